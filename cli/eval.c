@@ -212,7 +212,8 @@ const command command_eval = {
         "  fsdp run --standalone --nproc-per-node 2 fsdp eval model --dataset test.txt --json\n\n"
         "MODEL is a Hugging Face folder, a run, a checkpoint, a folder of checkpoints (its newest) or a hub name.\n"
         "A checkpoint is evaluated as its run validated: same widths, batch and precision, and the average of\n"
-        "the weights where it has one (--ema). Every token or image counts once, at any number of ranks.",
+        "the weights where it has one (--ema). Layers that trained in 8 bits (--fp8) compute in --param_dtype.\n"
+        "Every token or image counts once, at any number of ranks.",
     .flags = eval_flags,
     .run = run_eval,
 };

@@ -164,6 +164,7 @@ typedef struct fsdp_settings {
 
     /* Precision */
     int param_dtype, reduce_dtype, buffer_dtype; /* fsdp_dtype; after --bf16 and --fp16 are applied */
+    int reduce_accumulation;                     /* fsdp_reduce_accumulation */
     bool bf16, fp16;
     int fp8; /* fsdp_fp8 */
     fsdp_text_list fp8_skip;

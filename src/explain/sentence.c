@@ -93,8 +93,9 @@ static void in_korean(const telling *w, char *out, size_t n)
     case SCENE_STEP:
         snprintf(out, n, "스텝 %d 시작: 각 랭크는 %s 들고 있습니다.", s->step,
                  w->replicated ? "파라미터와 옵티마이저 상태를 모두"
-                 : w->stays ? "유닛마다 자기 샤드와 전체 사본을(먼저 쓰일 유닛의 사본은 새것이고 나머지는 갱신 전의 낡은 "
-                              "것입니다)"
+                 : w->stays
+                     ? "유닛마다 자기 샤드와 전체 사본을(먼저 쓰일 유닛의 사본은 새것이고 나머지는 갱신 전의 낡은 "
+                       "것입니다)"
                  : w->early ? "유닛마다 자기 샤드와, 먼저 쓰일 유닛의 전체를"
                             : "유닛마다 자기 샤드만");
         break;

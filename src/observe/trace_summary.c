@@ -157,10 +157,10 @@ static void add_line(sums *s, const span *x, const char *name)
     s->lines[i].bytes += (double)x->bytes;
 }
 
-/* Kernels of NCCL, and of links that are emulated. */
+/* Kernels of NCCL, of links that are emulated, and of sums of what peers have sent. */
 static bool communicates(const span *x)
 {
-    static const char *const begins[] = {"nccl", "paced_move", "wait_since"};
+    static const char *const begins[] = {"nccl", "paced_move", "sum_parts"};
     for (size_t i = 0; x->class == CLASS_KERNEL && i < sizeof begins / sizeof *begins; i++)
         if (strncmp(x->name, begins[i], strlen(begins[i])) == 0)
             return true;

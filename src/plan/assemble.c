@@ -205,6 +205,7 @@ void assemble_world(const fsdp_settings *s, fsdp_world_config *out)
     out->comm_thread = s->comm_thread;
     out->comm_ctas = s->comm_ctas;
     out->comm_memory = (fsdp_comm_memory)s->comm_memory;
+    out->reduce_accumulation = (fsdp_reduce_accumulation)s->reduce_accumulation;
 }
 
 static int64_t count_tree(const fsdp_module *m)
@@ -371,6 +372,8 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
                   .snapshot = saves_beside(s) ? ckpt_saver_room : NULL,
                   .hot = s->snapshot_freq > 0 ? ckpt_saver_room : NULL,
                   .comm_memory = (fsdp_comm_memory)s->comm_memory,
+                  .micro_batches = s->gradient_accumulation_steps,
+                  .reduce_accumulation = (fsdp_reduce_accumulation)s->reduce_accumulation,
                   .snapshot_of_all = s->checkpoint_kind == FSDP_CKPT_LOCAL};
     if (validation) {
         w.validation_batch = validation_rows(s, validation, n_ranks);
@@ -381,19 +384,26 @@ workload assemble_workload(const fsdp_settings *s, const model_config *model, co
     return w;
 }
 
+bool assemble_may_offload(const fsdp_settings *s, const device *dev)
+{
+    return dev->own_memory && update_is_local((fsdp_optimizer_kind)s->optimizer);
+}
+
 /* Who offloads activations has chosen checkpointing as well; who names units has chosen to offload those. */
 plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev)
 {
     bool offloads = fsdp_settings_given(s, "offload_activations") && s->offload_activations;
-    bool may_offload = dev->own_memory && !fsdp_settings_given(s, "cpu_offload") && s->cpu_offload_units.n == 0 &&
-                       s->optimizer != FSDP_MUON && s->optimizer != FSDP_ADAFACTOR;
+    bool may_offload =
+        assemble_may_offload(s, dev) && !fsdp_settings_given(s, "cpu_offload") && s->cpu_offload_units.n == 0;
     bool kept_open = s->cpu_offload_resident == FSDP_RESIDENT_AUTO ||
                      (may_offload && !fsdp_settings_given(s, "cpu_offload_resident"));
     return (plan_freedom){.strategy = s->sharding_strategy < 0,
                           .checkpointing = !fsdp_settings_given(s, "activation_checkpointing") && !offloads,
                           .offload_activations = dev->own_memory && !fsdp_settings_given(s, "offload_activations"),
                           .cpu_offload = may_offload,
-                          .cpu_offload_resident = dev->own_memory && kept_open};
+                          .cpu_offload_resident = dev->own_memory && kept_open,
+                          .fp8_weights = s->fp8 != FSDP_FP8_OFF && s->fp8_weights == FSDP_FP8_WEIGHTS_AUTO &&
+                                         s->gradient_accumulation_steps > 1};
 }
 
 fsdp_optimizer_config assemble_optimizer(const fsdp_settings *s)

@@ -44,6 +44,9 @@ fsdp_status assemble_sharding(const fsdp_settings *s, const model_config *model,
 workload assemble_workload(const fsdp_settings *s, const model_config *model, const fsdp_dataset_info *data,
                            const fsdp_dataset_info *validation, int n_ranks);
 
+/* Whether units may lie in host memory: the device has its own, and the optimizer updates them there. */
+bool assemble_may_offload(const fsdp_settings *s, const device *dev);
+
 /* What a search for a setting that fits may choose: what the settings leave open, on that device. */
 plan_freedom assemble_freedom(const fsdp_settings *s, const device *dev);
 

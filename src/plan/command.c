@@ -112,6 +112,8 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
         t->found = &p->found;
     if (s->cpu_offload_resident == FSDP_RESIDENT_AUTO && s->sharding_strategy >= 0)
         FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->sharding.config));
+    if (search.free.fp8_weights && s->sharding_strategy >= 0)
+        FSDP_TRY(plan_codes(&p->work, &t->world, p->limit, &p->sharding.config));
     if (status != FSDP_ERR_INPUT || s->fit > 0)
         return status;
     snprintf(p->misfit, sizeof p->misfit, "%s",
@@ -260,6 +262,7 @@ static fsdp_status predict_curve(const fsdp_settings *s, const planning *p, cons
         sharding.config.checkpointing = r->config->checkpointing;
         sharding.config.cpu_offload = r->config->cpu_offload;
         sharding.config.cpu_offload_resident = r->config->cpu_offload_resident;
+        sharding.config.fp8_weights = r->config->fp8_weights;
         sharding.config.offload_activations = r->config->offload_activations;
         other.config = &sharding.config;
         other.work = &work;
@@ -274,7 +277,6 @@ static fsdp_status predict_with(const fsdp_settings *s, planning *p, const kerne
     prediction_request r = {.work = &p->work,
                             .config = chosen ? &p->found.fit.config : &p->sharding.config,
                             .world = p->table.world,
-                            .micro_batches = s->gradient_accumulation_steps,
                             .profile = profile};
     prediction found, curve[MAX_CURVE];
     int n_curve = 0;

@@ -51,6 +51,7 @@ static void take(const fsdp_config *chosen, assembled_sharding *sharding)
     c->offload_activations = chosen->offload_activations;
     c->cpu_offload = chosen->cpu_offload;
     c->cpu_offload_resident = chosen->cpu_offload_resident;
+    c->fp8_weights = chosen->fp8_weights;
 }
 
 static fsdp_status take_fastest(const fit_request *r, assembled_sharding *sharding)
@@ -81,7 +82,8 @@ static plan_freedom anything(const fit_request *r)
     return (plan_freedom){.strategy = true,
                           .checkpointing = true,
                           .offload_activations = beside,
-                          .cpu_offload = beside && r->settings->cpu_offload_units.n == 0};
+                          .cpu_offload =
+                              assemble_may_offload(r->settings, r->world.dev) && r->settings->cpu_offload_units.n == 0};
 }
 
 /* The guide's choice does not fit: from 70B on the host's memory helps first, else the fastest that fits is taken. */
@@ -133,10 +135,10 @@ static fsdp_status fit_settings(const fit_request *r, assembled_sharding *shardi
                      gib(taken(r, &found.fit.plan)));
 }
 
-fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
+/* What fits besides is found after the rest. */
+static fsdp_status keep_residents(const fit_request *r, assembled_sharding *sharding)
 {
     fsdp_config *c = &sharding->config;
-    FSDP_TRY(fit_settings(r, sharding));
     if (!c->cpu_offload || !r->free.cpu_offload_resident || c->cpu_offload_resident > 0) /* the search has done it */
         return FSDP_OK;
     FSDP_TRY(plan_residents(r->work, &r->world, r->limit, c));
@@ -146,4 +148,11 @@ fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
                  "%sup to %d %% of what is offloaded fits on the device and stays", used > 0 ? "; " : "",
                  c->cpu_offload_resident);
     return FSDP_OK;
+}
+
+fsdp_status fit_sharding(const fit_request *r, assembled_sharding *sharding)
+{
+    FSDP_TRY(fit_settings(r, sharding));
+    FSDP_TRY(keep_residents(r, sharding));
+    return r->free.fp8_weights ? plan_codes(r->work, &r->world, r->limit, &sharding->config) : FSDP_OK;
 }

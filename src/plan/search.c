@@ -87,7 +87,7 @@ enum { N_STRATEGIES = sizeof strategies / sizeof *strategies, N_LEVELS = sizeof 
 static bool is_allowed(const plan_search *s, const fsdp_config *c)
 {
     const fsdp_config *given = s->config;
-    if (!plan_strategy_applies(c->strategy, c, &s->world))
+    if (s->free.strategy && !plan_strategy_applies(c->strategy, c, &s->world)) /* one that was named is tried anyway */
         return false;
     if ((!s->free.strategy && c->strategy != given->strategy) ||
         (!s->free.checkpointing && c->checkpointing != given->checkpointing) ||
@@ -163,11 +163,31 @@ static fsdp_status nothing_fits(const plan_search *s, const plan_entry *smallest
         gib(s->limit.device), plan_flags(&smallest->config, s->config, flags, sizeof flags), gib(taken), host);
 }
 
+/* What may be taken for speed: the plan does not know what the driver and libraries take later. */
+static plan_limit with_room_to_spare(plan_limit limit)
+{
+    limit.device -= limit.device / 16;
+    return limit;
+}
+
+fsdp_status plan_codes(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c)
+{
+    fsdp_config coded = *c;
+    memory_plan p;
+    if (limit.device == 0 || c->fp8 == FSDP_FP8_OFF)
+        return FSDP_OK;
+    coded.fp8_weights = FSDP_FP8_WEIGHTS_EACH_STEP;
+    FSDP_TRY(workload_plan(w, &coded, world, &p));
+    if (plan_fits(&p, world->dev, with_room_to_spare(limit)))
+        *c = coded;
+    return FSDP_OK;
+}
+
 /* More that stays takes more of the device: halving finds the most. */
 fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c)
 {
     int most = 100, least = 0;
-    limit.device -= limit.device / 16; /* the plan does not know what the driver and libraries take later */
+    limit = with_room_to_spare(limit);
     while (least < most && c->cpu_offload && limit.device > 0) {
         memory_plan p;
         c->cpu_offload_resident = least + (most - least + 1) / 2;
@@ -189,9 +209,13 @@ fsdp_status plan_fit(const plan_search *s, plan_found *out)
     FSDP_TRY(visit_settings(s, try_setting, &f, &found));
     if (!found)
         return nothing_fits(s, &f.smallest);
-    if (!s->free.cpu_offload_resident || !out->fit.config.cpu_offload)
+    bool residents = s->free.cpu_offload_resident && out->fit.config.cpu_offload;
+    if (residents)
+        FSDP_TRY(plan_residents(s->work, &s->world, s->limit, &out->fit.config));
+    if (s->free.fp8_weights)
+        FSDP_TRY(plan_codes(s->work, &s->world, s->limit, &out->fit.config));
+    if (!residents && !s->free.fp8_weights)
         return FSDP_OK;
-    FSDP_TRY(plan_residents(s->work, &s->world, s->limit, &out->fit.config));
     return workload_plan(s->work, &out->fit.config, &s->world, &out->fit.plan);
 }
 

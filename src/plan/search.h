@@ -28,6 +28,7 @@ bool plan_fits(const memory_plan *p, const device *dev, plan_limit limit);
 typedef struct plan_freedom {
     bool strategy, checkpointing, offload_activations, cpu_offload;
     bool cpu_offload_resident; /* at the end: how much of what is offloaded stays nevertheless */
+    bool fp8_weights;          /* at the end: whether weights are kept in 8 bits everywhere */
 } plan_freedom;
 
 typedef struct plan_search {
@@ -51,6 +52,10 @@ fsdp_status plan_fit(const plan_search *s, plan_found *out);
 /* Sets c->cpu_offload_resident, where units are offloaded, to the largest percentage with which the plan still leaves a
  * sixteenth of the device's limit free; 0 where that is not known. */
 fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c);
+
+/* Has weights rounded to 8 bits once a step everywhere, where the plan with them still leaves a sixteenth of the
+ * device's limit free; leaves c as it is where that is not so, or not known. */
+fsdp_status plan_codes(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c);
 
 /* The fewest ranks, up to `most`, on which something fits; world.n_ranks is ignored, and no node has more than
  * world.ranks_per_node. FSDP_ERR_INPUT when `most` are too few. */

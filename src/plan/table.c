@@ -80,6 +80,15 @@ static const char *device_of(const plan_table *p)
     return p->world.dev->gpu ? p->world.dev->gpu->name : "CPUs";
 }
 
+/* How gradients of 16 bits are added up; other sums have one way. */
+static const char *accumulation_of(const plan_table *p)
+{
+    bool library = p->world.dev->gpu && p->work->reduce_accumulation == FSDP_ACCUMULATE_LIBRARY;
+    if (p->world.n_ranks == 1 || p->sharding->config.reduce_dtype == FSDP_F32)
+        return "";
+    return library ? " (summed by NCCL)" : " (summed in fp32)";
+}
+
 static fsdp_status text_of(const plan_table *p, char **out)
 {
     char row[512], cell[UNITS_TEXT], count[UNITS_TEXT], *body = NULL;
@@ -113,12 +122,12 @@ static fsdp_status text_of(const plan_table *p, char **out)
         snprintf(unplanned, sizeof unplanned, "\nNot planned: %s.", p->world.dev->unplanned);
     int n =
         asprintf(out,
-                 "%s, %s parameters in %d units, %d rank%s on %s, %lld x %lld a rank, parameters %s, reduction %s, "
-                 "checkpointing %s\n\n%s%s%s",
+                 "%s, %s parameters in %d units, %d rank%s on %s, %lld x %lld a rank, parameters %s, reduction "
+                 "%s%s, checkpointing %s\n\n%s%s%s",
                  model_type_name(&p->work->model), units_count(count, (double)p->n_parameters),
                  p->entries[0].plan.n_units, p->world.n_ranks, p->world.n_ranks == 1 ? "" : "s", device_of(p),
                  (long long)p->work->batch, (long long)p->work->width, fsdp_dtype_name(p->sharding->config.param_dtype),
-                 fsdp_dtype_name(p->sharding->config.reduce_dtype),
+                 fsdp_dtype_name(p->sharding->config.reduce_dtype), accumulation_of(p),
                  checkpointing_names[p->sharding->config.checkpointing], body, fit, unplanned);
     free(body);
     return n < 0 ? error_set(FSDP_ERR_MEMORY, "printing a plan: out of host memory") : FSDP_OK;

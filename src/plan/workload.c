@@ -74,7 +74,6 @@ typedef struct plan_wish {
     int rank;
     plan_picture *picture;
     plan_script *script;
-    int64_t micro_batches;
 } plan_wish;
 
 static fsdp_status make_plan(const workload *w, const fsdp_config *config, const plan_world *world,
@@ -87,6 +86,7 @@ static fsdp_status make_plan(const workload *w, const fsdp_config *config, const
                                    .rank = wish->rank,
                                    .backend = w->backend,
                                    .comm_memory = w->comm_memory,
+                                   .accumulation = w->reduce_accumulation,
                                    .moments = w->moments,
                                    .optimizer = w->optimizer,
                                    .half_moments = w->half_moments,
@@ -98,7 +98,7 @@ static fsdp_status make_plan(const workload *w, const fsdp_config *config, const
                                    .hot = w->hot,
                                    .picture = wish->picture,
                                    .script = wish->script,
-                                   .micro_batches = wish->micro_batches};
+                                   .micro_batches = w->micro_batches};
     fsdp_module *net;
     FSDP_TRY(model_create(&w->model, &net));
     return memory_plan_make(net, config, &request, out);
@@ -126,11 +126,11 @@ fsdp_status workload_picture(const workload *w, const fsdp_config *config, const
     return status;
 }
 
-fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world,
-                            int64_t micro_batches, memory_plan *out, plan_script *script)
+fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out,
+                            plan_script *script)
 {
     *script = (plan_script){.n_items = 0};
-    plan_wish wish = {.rank = MEMORY_PLAN_LARGEST, .script = script, .micro_batches = micro_batches};
+    plan_wish wish = {.rank = MEMORY_PLAN_LARGEST, .script = script};
     fsdp_status status = make_plan(w, config, world, &wish, out);
     if (status != FSDP_OK)
         plan_script_clear(script);

@@ -7,7 +7,8 @@
 
 typedef struct workload {
     model_config model;
-    int64_t batch;         /* samples of one rank in one micro-batch */
+    int64_t batch;         /* samples of one rank in one micro-batch, */
+    int64_t micro_batches; /* of which a step has so many; 0: one */
     int64_t width, target; /* tokens of a sample; of its target (T5) */
     bool documents;        /* samples hold several, and attention stays within each; validation's do not */
     int moments;           /* of the optimizer: most numbers per parameter, */
@@ -15,6 +16,7 @@ typedef struct workload {
     fsdp_optimizer_kind optimizer;
     const char *backend; /* of communication; NULL: what fits */
     fsdp_comm_memory comm_memory;
+    fsdp_reduce_accumulation reduce_accumulation;
     /* Validation; a batch of 0 means none. */
     int64_t validation_batch, validation_width, validation_target;
     bool validation_documents;
@@ -38,9 +40,9 @@ fsdp_status workload_plan_rank(const workload *w, const fsdp_config *config, con
 fsdp_status workload_picture(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out,
                              plan_picture *picture);
 
-/* The same with what happens in an optimizer step of so many micro-batches; plan_script_clear ends *script. */
-fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world,
-                            int64_t micro_batches, memory_plan *out, plan_script *script);
+/* The same with what happens in an optimizer step; plan_script_clear ends *script. */
+fsdp_status workload_script(const workload *w, const fsdp_config *config, const plan_world *world, memory_plan *out,
+                            plan_script *script);
 
 /* Floating-point operations of one step on one rank: 6 per parameter and token (an untied embedding not counted), and
  * causal attention's products, which are left out where the lengths of documents decide them. Without what

@@ -4,6 +4,8 @@
 #include <fsdp/settings.h>
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,6 +100,26 @@ static bool same_family(int a, int b)
     return a == b || (fsdp_model_is_llama(a) && fsdp_model_is_llama(b)); /* they differ in defaults only */
 }
 
+static const fsdp_flag notes_row = {.name = "notes", .offset = offsetof(fsdp_settings, notes)};
+
+fsdp_status settings_note(fsdp_settings *s, const char *format, ...)
+{
+    char line[600];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    const char **all = calloc((size_t)s->notes.n + 1, sizeof *all);
+    if (!all)
+        return error_set(FSDP_ERR_MEMORY, "settings: out of host memory");
+    for (int i = 0; i < s->notes.n; i++)
+        all[i] = s->notes.items[i];
+    all[s->notes.n] = line;
+    fsdp_status status = flags_store_list(&notes_row, s, &s->state, all, s->notes.n + 1);
+    free(all);
+    return status;
+}
+
 /* The preset's settings, except those that the user set. */
 static fsdp_status apply_preset(fsdp_settings *s)
 {
@@ -134,6 +156,9 @@ static fsdp_status check_precision(fsdp_settings *s)
         s->param_dtype = FSDP_F16;
     if (s->fp8_check > 0 && s->fp8 == FSDP_FP8_OFF)
         return contradiction(s, "fp8_check", "fp8", "there are no 8-bit products to check");
+    for (int i = 0; i < (int)s->fp8_skip.n && s->fp8 != FSDP_FP8_OFF; i++)
+        if (strcmp(s->fp8_skip.items[i], "*") == 0)
+            return contradiction(s, "fp8", "fp8_skip", "no layer is left for 8 bits");
     bool wide = s->optimizer == FSDP_MUON || s->optimizer == FSDP_ADAFACTOR;
     if (wide && s->optimizer_state != FSDP_F32)
         return contradiction(s, "optimizer", "optimizer_state", "Muon and Adafactor keep their moments in fp32");
@@ -269,7 +294,8 @@ static fsdp_status check_plan(const fsdp_settings *s)
 
 enum { LEAST_FIT = 1 << 20 };
 
-/* 0 is how these are left open, so a file of settings may hold it; who writes it on the command line expects something else. */
+/* 0 is how these are left open, so a file of settings may hold it; who writes it on the command line expects something
+ * else. */
 static fsdp_status check_zeros(const fsdp_settings *s)
 {
     const struct {
@@ -356,6 +382,15 @@ static fsdp_status check_optimisation(fsdp_settings *s)
     return FSDP_OK;
 }
 
+static bool differs(const fsdp_settings *s, const fsdp_settings *defaults, const fsdp_flag *flag)
+{
+    char *value = fsdp_flags_value(flag, s), *usual = fsdp_flags_value(flag, defaults);
+    bool other = value && (!usual || strcmp(value, usual) != 0);
+    free(value);
+    free(usual);
+    return other;
+}
+
 /* Rows that no source has set and that hold something else than their default now. */
 static void note_implied(fsdp_settings *s)
 {
@@ -364,13 +399,39 @@ static void note_implied(fsdp_settings *s)
         return;
     for (const fsdp_flag *flag = settings_table; flag->name; flag++) {
         uint8_t *origin = &s->state.origin[flag - settings_table];
-        char *value = fsdp_flags_value(flag, s), *usual = fsdp_flags_value(flag, &defaults);
-        if (*origin == FSDP_FROM_DEFAULT && value && (!usual || strcmp(value, usual) != 0))
+        if (*origin == FSDP_FROM_DEFAULT && differs(s, &defaults, flag))
             *origin = FSDP_FROM_OTHERS;
-        free(value);
-        free(usual);
     }
     fsdp_settings_free(&defaults);
+}
+
+/* Flags that another one gives a meaning, where that is not given: a line says that they do nothing. */
+static fsdp_status note_idle(fsdp_settings *s)
+{
+    const struct {
+        const char *flag;
+        bool idle;
+        const char *without;
+    } rows[] = {
+        {"fp8_skip", s->fp8 == FSDP_FP8_OFF, "--fp8"},
+        {"fp8_weights", s->fp8 == FSDP_FP8_OFF, "--fp8"},
+        {"fp8_max_error", s->fp8_check == 0, "--fp8_check"},
+        {"optimizer_state", s->optimizer == FSDP_SGD && s->momentum == 0, "--momentum"},
+        {"reduce_accumulation", s->reduce_dtype == FSDP_F32, "--reduce_dtype bf16 or fp16"},
+        {"loss_scale", s->param_dtype != FSDP_F16, "--fp16"},
+    };
+    fsdp_settings defaults;
+    FSDP_TRY(fsdp_settings_init(&defaults));
+    fsdp_status status = FSDP_OK;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && status == FSDP_OK; i++) {
+        const fsdp_flag *flag = fsdp_flags_find(settings_table, rows[i].flag);
+        uint8_t origin = s->state.origin[flag - settings_table];
+        bool asked = origin == FSDP_FROM_COMMAND || origin == FSDP_FROM_FILE;
+        if (rows[i].idle && asked && differs(s, &defaults, flag))
+            status = settings_note(s, "--%s has no effect without %s", rows[i].flag, rows[i].without);
+    }
+    fsdp_settings_free(&defaults);
+    return status;
 }
 
 fsdp_status fsdp_settings_check(fsdp_settings *settings)
@@ -398,6 +459,7 @@ fsdp_status fsdp_settings_parse(fsdp_settings *settings, const char *command, in
     if (strcmp(command, "train") == 0 && settings->json && !settings->dry_run)
         return error_set(FSDP_ERR_INPUT, "--json goes with --dry_run; a run's figures are in metrics.jsonl");
     FSDP_TRY(fsdp_settings_check(settings));
+    FSDP_TRY(note_idle(settings));
     for (int i = 0; strcmp(command, "train") != 0 && i < settings->notes.n; i++)
         log_write(FSDP_LOG_WARNING, "%s", settings->notes.items[i]); /* a run says them itself, once for all ranks */
     return strcmp(command, "plan") == 0 ? check_plan(settings) : FSDP_OK;

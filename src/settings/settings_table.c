@@ -175,6 +175,9 @@ static const fsdp_choice comm_memories[] = {{"plain", FSDP_COMM_MEMORY_PLAIN, NU
                                             {"copy_engine", FSDP_COMM_MEMORY_COPY_ENGINE, NULL},
                                             {NULL, 0, NULL}};
 
+static const fsdp_choice accumulations[] = {
+    {"fp32", FSDP_ACCUMULATE_FP32, NULL}, {"library", FSDP_ACCUMULATE_LIBRARY, NULL}, {NULL, 0, NULL}};
+
 static const fsdp_choice backends[] = {
     {"auto", FSDP_COMM_AUTO, NULL},
     {"self", FSDP_COMM_SELF, NULL},
@@ -378,6 +381,9 @@ const fsdp_flag settings_table[] = {
     {CHOICE(param_dtype, "fp32", dtypes,
             "precision of forward and backward; master weights of trained parameters stay fp32")},
     {CHOICE(reduce_dtype, "fp32", dtypes, "precision of stored and reduced gradients")},
+    {CHOICE(reduce_accumulation, "fp32", accumulations,
+            "how GPUs add up bf16 and fp16 gradients; fp32: in fp32, rounded once, as CPUs do; library: left to NCCL, "
+            "which may round every partial sum")},
     {CHOICE(buffer_dtype, "fp32", dtypes, "precision of buffers such as rotary tables")},
     {SWITCH(bf16, NULL, "same as --param_dtype bf16")},
     {SWITCH(fp16, NULL, "same as --param_dtype fp16; uses loss scaling")},
@@ -386,10 +392,11 @@ const fsdp_flag settings_table[] = {
             "affected"),
      .bare = "hybrid"},
     {LIST(fp8_skip, "GLOB,...",
-          "keep layers whose parameter names match in --param_dtype, such as 'model.layers.0.*'")},
+          "layers that stay in --param_dtype, by the names of their parameters, such as 'model.layers.0.*'")},
     {CHOICE(fp8_weights, "auto", fp8_weights,
-            "--fp8: round weights at each use, or once a step, which takes a byte per weight that a rank holds; auto: "
-            "once a step where units are sharded, which are then gathered in 8 bits. Results are the same")},
+            "--fp8: when weights are rounded. use: at each use; step: once a step, which takes a byte for each weight "
+            "that a rank holds; auto: once a step for sharded units, which are then gathered in 8 bits, and for all "
+            "units if a step has several micro-batches and it fits. Results are the same")},
     {INT(fp8_check, NULL, 0, "steps",
          "every N steps, compare each layer's 8-bit products with those in --param_dtype on the same batch; layers out "
          "of bounds leave 8 bits (default: off)")},
@@ -415,7 +422,9 @@ const fsdp_flag settings_table[] = {
     {LIST(wrap_types, "TYPE,...", "module types that become units (default: the model's blocks)")},
     {INT(min_num_params, "100000000", 1, "N", "size policy: minimum parameters per unit")},
     {INT(bucket_mb, NULL, 0, "MiB", "merge neighbouring units up to this size (default: off)")},
-    {SWITCH(forward_prefetch, "true", "forward: gather the next unit while the current one computes, the first ones during the optimizer's step before")},
+    {SWITCH(forward_prefetch, "true",
+            "forward: gather the next unit while the current one computes, and the first units during the previous "
+            "optimizer step")},
     {CHOICE(backward_prefetch, "pre", prefetches,
             "backward: gather the next unit before (pre) or after (post) the current one computes its gradients")},
     {SWITCH(limit_all_gathers, "true", "hold at most --gather_buffers gathered units at a time")},
@@ -431,8 +440,8 @@ const fsdp_flag settings_table[] = {
     {SWITCH(cpu_offload_ahead, NULL,
             "update offloaded units before the gradient norm is known; undone if it clips; takes more host memory")},
     {COUNT(cpu_offload_resident, NULL, 0, 100, "PERCENT",
-           "of the parameters to be offloaded, those of the first units stay on the device, up to this share; auto: as "
-           "many as fit, which is what you get if offloading is fsdp's own choice"),
+           "keep the first units on the device, up to this share of the parameters to be offloaded; auto: as many as "
+           "fit (the default if fsdp itself chooses to offload)"),
      .choices = residents},
     {CHOICE(comm_backend, "auto", backends, "how ranks communicate")},
     {FLOAT(comm_timeout, "600", 0.001, 1e9, "seconds",
@@ -440,10 +449,9 @@ const fsdp_flag settings_table[] = {
     {SWITCH(comm_thread, NULL, "use a communication thread even if no core is free for it")},
     {COUNT(comm_ctas, NULL, 0, 64, "N",
            "most multiprocessors that an NCCL collective takes (default: 16 on Hopper, otherwise NCCL decides)")},
-    {CHOICE(
-        comm_memory, "plain", comm_memories,
-        "memory of NCCL's collectives; symmetric: NCCL's own, needs fewer multiprocessors; copy_engine: and gathers "
-        "take none (NCCL 2.28)")},
+    {CHOICE(comm_memory, "plain", comm_memories,
+            "memory of NCCL's collectives; symmetric: NCCL's own, which needs fewer multiprocessors; copy_engine: the "
+            "same, and gathers need none (NCCL 2.28)")},
 #undef GROUP
 
 #define GROUP "Checkpoints"

@@ -14,4 +14,7 @@ fsdp_status settings_check_size(const fsdp_settings *settings);
  */
 fsdp_status settings_shard_weights(const fsdp_settings *s, int *out);
 
+/* Adds a line to `notes`: something that was given and does nothing. */
+fsdp_status settings_note(fsdp_settings *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 #endif

@@ -13,26 +13,40 @@
 #include "data/dataset.h"
 #include "data/stream.h"
 
-/* A number of the settings (or of the data), as the message shows it. */
+/* A setting, or a number of the data, as the message shows it. */
 typedef struct agreed {
-    const char *name;
-    double value; /* whole numbers below 2^53 exactly */
+    char name[40], value[40];
 } agreed;
 
-enum { MAX_AGREED = 40 };
+typedef struct agreed_list {
+    int n;
+    agreed rows[FSDP_FLAGS_MAX + 8]; /* numbers of the data, too */
+} agreed_list;
 
-/* A list of texts as a number that a double holds exactly. */
-static double list_hash(const fsdp_text_list *list)
+_Static_assert(sizeof(agreed_list) <= COMM_EXCHANGE_BYTES, "what is compared travels in one exchange");
+
+/* A long text is cut, and its hash stands for the rest. */
+static void add_text(agreed_list *list, const char *name, const char *text)
 {
-    uint64_t hash = HASH_START;
-    for (int i = 0; i < list->n; i++)
-        hash = hash_text(hash, list->items[i]);
-    return (double)(hash >> 16);
+    agreed *row = &list->rows[list->n++];
+    snprintf(row->name, sizeof row->name, "%s", name);
+    if (strlen(text) < sizeof row->value)
+        snprintf(row->value, sizeof row->value, "%s", text);
+    else
+        snprintf(row->value, sizeof row->value, "%.16s... (%016llx)", text,
+                 (unsigned long long)hash_text(HASH_START, text));
+}
+
+static void add_number(agreed_list *list, const char *name, int64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    add_text(list, name, text);
 }
 
 /* Which files are streamed: how many samples they have is not known yet. Copies on other hosts have other times; the
  * hub's files have a hash there. */
-static double streamed_hash(const train_run *run)
+static uint64_t streamed_hash(const train_run *run)
 {
     const stream_set *set = run->data ? dataset_stream_set(dataset_source_of(run->data)) : NULL;
     uint64_t hash = HASH_START;
@@ -42,92 +56,98 @@ static double streamed_hash(const train_run *run)
         hash = hash_u64(hash_text(hash, slash ? slash + 1 : set->files.files[i].path), (uint64_t)stamp->bytes);
         hash = hash_u64(hash, stamp->seconds == 0 ? (uint64_t)stamp->nanoseconds : 0);
     }
-    return (double)(hash >> 16);
+    return hash >> 1;
 }
 
-/* When a run ends is each rank's own affair: it is told when one has left. */
-static int list_agreed(const train_run *run, agreed *list)
+static bool is_one_of(const char *name, const char *const *names)
 {
-    const fsdp_settings *s = run->settings;
-    const agreed all[] = {
-        {"--train_batch_size", (double)s->train_batch_size},
-        {"--val_batch_size", (double)s->val_batch_size},
-        {"--gradient_accumulation_steps", (double)s->gradient_accumulation_steps},
-        {"--max_context_width", (double)run->info.width},
-        {"--max_target_width", (double)run->info.target_width},
-        {"--dataset, samples", (double)run->info.n_samples},
-        {"--dataset, files, hashed", streamed_hash(run)},
-        {"--validation_dataset, samples", (double)run->validation_info.n_samples},
-        {"--validation_freq", (double)s->validation_freq},
-        {"--validation_batches", (double)s->validation_batches},
-        {"--checkpoint_freq", (double)s->checkpoint_freq},
-        {"--snapshot_freq", (double)s->snapshot_freq},
-        {"--checkpoint_kind", s->checkpoint_kind},
-        {"--sample_tokens", (double)s->sample_tokens},
-        {"--sample_at_validation", s->sample_at_validation},
-        {"--shuffle", s->shuffle},
-        {"--seed", (double)s->seed},
-        {"--optimizer", s->optimizer},
-        {"--optimizer_state", s->optimizer_state},
-        {"--fp8_check", (double)s->fp8_check},
-        {"--fp8_max_error", s->fp8_max_error},
-        {"--lr", s->lr},
-        {"--min_lr", s->min_lr},
-        {"--lr_decay_style", s->lr_decay_style},
-        {"--lr_decay_iters", (double)s->lr_decay_iters},
-        {"--warmup", s->warmup},
-        {"--weight_decay", s->weight_decay},
-        {"--lr_groups, hashed", list_hash(&s->lr_groups)},
-        {"--weight_decay_groups, hashed", list_hash(&s->weight_decay_groups)},
-        {"--momentum", s->momentum},
-        {"--muon_momentum", s->muon_momentum},
-        {"--adafactor_decay", s->adafactor_decay},
-        {"--adafactor_clip", s->adafactor_clip},
-        {"--adafactor_scale", s->adafactor_scale},
-        {"--adafactor_relative_step", s->adafactor_relative_step},
-        {"--beta1", s->beta1},
-        {"--beta2", s->beta2},
-        {"--eps", s->eps},
-        {"--grad_clip", s->grad_clip},
-        {"--ema", s->ema},
-    };
-    _Static_assert(sizeof all / sizeof *all <= MAX_AGREED, "more values than there is room for");
-    memcpy(list, all, sizeof all);
-    return (int)(sizeof all / sizeof *all);
+    for (; *names; names++)
+        if (strcmp(name, *names) == 0)
+            return true;
+    return false;
 }
 
-static fsdp_status compare(const agreed *mine, int n, const double *all, int n_ranks)
+/* All that makes the numbers, and when all ranks do something together. Files may lie elsewhere on another host, and
+ * when a run ends is each rank's own affair: it is told when one has left. */
+static bool must_agree(const fsdp_flag *flag)
+{
+    static const char *const groups[] = {"Model", "Precision", "Optimisation", NULL};
+    static const char *const own[] = {"max_steps", "epochs", NULL};
+    static const char *const others[] = {"train_batch_size", "val_batch_size",       "shuffle",
+                                         "packing",          "validation_freq",      "validation_batches",
+                                         "checkpoint_freq",  "checkpoint_epochs",    "snapshot_freq",
+                                         "checkpoint_kind",  "checkpoint_at_end",    "async_checkpoint",
+                                         "sample_tokens",    "sample_at_validation", NULL};
+    if (is_one_of(flag->name, others))
+        return true;
+    return is_one_of(flag->group, groups) && flag->type != FSDP_FLAG_TEXT && !is_one_of(flag->name, own);
+}
+
+static fsdp_status list_agreed(const train_run *run, agreed_list *list)
+{
+    add_number(list, "--max_context_width", run->info.width);
+    add_number(list, "--max_target_width", run->info.target_width);
+    add_number(list, "--dataset, samples", run->info.n_samples);
+    add_number(list, "--dataset, files, hashed", (int64_t)streamed_hash(run));
+    add_number(list, "--validation_dataset, samples", run->validation_info.n_samples);
+    for (const fsdp_flag *flag = fsdp_settings_flags(); flag->name; flag++) {
+        char name[sizeof list->rows[0].name];
+        if (!must_agree(flag))
+            continue;
+        char *value = fsdp_flags_value(flag, run->settings);
+        if (!value && flag->type != FSDP_FLAG_LIST)
+            return error_set(FSDP_ERR_MEMORY, "comparing the ranks' settings: out of host memory");
+        snprintf(name, sizeof name, "--%s", flag->name);
+        add_text(list, name, value && *value ? value : "none");
+        free(value);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status compare(const agreed_list *all, int n_ranks)
 {
     for (int r = 1; r < n_ranks; r++)
-        for (int i = 0; i < n; i++)
-            if (all[r * n + i] != all[i])
+        for (int i = 0; i < all[0].n; i++) {
+            const agreed *first = &all[0].rows[i], *other = &all[r].rows[i];
+            if (strcmp(first->value, other->value) != 0)
                 return error_set(FSDP_ERR_PEER,
-                                 "rank %d was started with %s %g, rank 0 with %g: start all ranks with the same flags",
-                                 r, mine[i].name, all[r * n + i], all[i]);
+                                 "rank %d was started with %s %s, rank 0 with %s: start all ranks with the same flags",
+                                 r, first->name, other->value, first->value);
+        }
     return FSDP_OK;
+}
+
+/* Only where hashes differ, everybody needs everybody's list. */
+static fsdp_status find_difference(const train_run *run, const agreed_list *mine)
+{
+    agreed_list *all = malloc((size_t)run->n_ranks * sizeof *all);
+    size_t *bytes = malloc((size_t)run->n_ranks * sizeof *bytes);
+    fsdp_status status = all && bytes ? comm_exchange(comm_world(run->world->comm), "settings", mine, sizeof *mine,
+                                                      sizeof *mine, all, bytes)
+                                      : error_set(FSDP_ERR_MEMORY, "comparing the ranks' settings: out of host memory");
+    if (status == FSDP_OK)
+        status = compare(all, run->n_ranks);
+    free(bytes);
+    free(all);
+    return status;
 }
 
 fsdp_status run_agree(const train_run *run)
 {
     if (run->n_ranks == 1)
         return FSDP_OK;
-    agreed list[MAX_AGREED];
-    int n = list_agreed(run, list);
-    double mine[MAX_AGREED];
-    for (int i = 0; i < n; i++)
-        mine[i] = list[i].value;
-    size_t size = (size_t)n * sizeof *mine;
-    double *all = malloc((size_t)run->n_ranks * size);
-    size_t *bytes = malloc((size_t)run->n_ranks * sizeof *bytes);
-    fsdp_status status = FSDP_ERR_MEMORY;
-    if (!all || !bytes)
-        error_set(status, "comparing the ranks' settings: out of host memory");
-    else
-        status = comm_exchange(comm_world(run->world->comm), "settings", mine, size, size, all, bytes);
+    uint64_t hash = HASH_START;
+    agreed_list *mine = calloc(1, sizeof *mine);
+    fsdp_status status =
+        mine ? list_agreed(run, mine) : error_set(FSDP_ERR_MEMORY, "comparing the ranks' settings: out of host memory");
+    for (int i = 0; status == FSDP_OK && i < mine->n; i++)
+        hash = hash_text(hash, mine->rows[i].value);
+    int64_t positive = (int64_t)(hash >> 1), most[] = {positive, -positive}; /* the most, and the least */
     if (status == FSDP_OK)
-        status = compare(list, n, all, run->n_ranks);
-    free(bytes);
-    free(all);
+        status = comm_all_reduce_i64(comm_world(run->world->comm), "settings", 0, FSDP_REDUCE_MAX, most, 2);
+    if (status == FSDP_OK && most[0] != -most[1])
+        status = find_difference(run, mine);
+    free(mine);
     return status;
 }
 

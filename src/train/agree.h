@@ -1,12 +1,13 @@
-/* What all ranks must have in common: before they train, the batches, data and recipes they were started with; while
- * they train, the numbers they go by and the replicas they hold. What makes the model is compared by fsdp_shard. */
+/* What all ranks must have in common: before they train, the batches, data, models and recipes they were started with;
+ * while they train, the numbers they go by and the replicas they hold. How the model is sharded is compared by
+ * fsdp_shard. */
 #ifndef TRAIN_AGREE_H
 #define TRAIN_AGREE_H
 
 #include "train/run.h"
 
-/* After the data is open. FSDP_ERR_PEER names the first rank that differs from rank 0, the flag and both values; every
- * rank says the same. */
+/* After the data is open, and once more when the model's own files have been read. FSDP_ERR_PEER names the first rank
+ * that differs from rank 0, the flag and both values; every rank says the same. */
 fsdp_status run_agree(const train_run *run);
 
 /* Called after each step; compares in every AGREE_EVERY-th step and in the `last`: the data's position, the scalars of

@@ -61,19 +61,19 @@ static char *flag_text(const json_t *value)
 static void name_changed_flags(train_run *run, const json_t *extra)
 {
     static const char *const places[] = {"resume_from_checkpoint", "output_dir", "checkpoint_dir"};
-    const char *key;
-    json_t *value, *before = json_object_get(extra, "flags"), *flags = before ? describe_flags(run) : NULL;
-    json_object_foreach(flags, key, value)
-    {
-        const json_t *old = json_object_get(before, key);
+    json_t *before = json_object_get(extra, "flags"), *flags = before ? describe_flags(run) : NULL;
+    for (const fsdp_flag *flag = fsdp_settings_flags(); flags && flag->name; flag++) {
+        const json_t *old = json_object_get(before, flag->name), *value = json_object_get(flags, flag->name);
         bool is_place = false;
         for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-            is_place |= strcmp(key, places[i]) == 0;
-        if (is_place || !old || json_equal(value, old)) /* a flag that is new has no value to compare with */
+            is_place |= strcmp(flag->name, places[i]) == 0;
+        /* Lists that nobody gave are not written down; another flag that is not there is newer than the checkpoint. */
+        bool comparable = (old && value) || json_array_size(old) + json_array_size(value) > 0;
+        if (is_place || !comparable || json_equal(value, old))
             continue;
         char *was = flag_text(old), *is = flag_text(value);
         if (was && is)
-            run_say(run, FSDP_LINE_INFO, "--%s is %s, the checkpoint was written with %s", key, is, was);
+            run_say(run, FSDP_LINE_INFO, "--%s is %s, the checkpoint was written with %s", flag->name, is, was);
         free(was);
         free(is);
     }
@@ -105,10 +105,11 @@ static void say_batch(train_run *run)
                 plural, (long long)ranks, (long long)now, (long long)before);
     else
         run_say(run, FSDP_LINE_INFO,
-                "%d rank%s instead of %lld: a step still has %lld samples, in %lld micro-batches of %lld per rank "
+                "%d rank%s instead of %lld: a step still has %lld samples, in %lld micro-batch%s of %lld per rank "
                 "instead of %lld of %lld",
-                run->n_ranks, plural, (long long)ranks, (long long)now, (long long)accumulated, (long long)s->train_batch_size,
-                (long long)accumulated_before, (long long)per_rank_before);
+                run->n_ranks, plural, (long long)ranks, (long long)now, (long long)accumulated,
+                accumulated == 1 ? "" : "es", (long long)s->train_batch_size, (long long)accumulated_before,
+                (long long)per_rank_before);
 }
 
 /* A run that goes on keeps its name; one that begins from another's checkpoint remembers which. */
@@ -276,7 +277,7 @@ fsdp_status run_resume(train_run *run)
     FSDP_TRY(status);
     if (!found) {
         FSDP_TRY(check_untouched(run));
-        FSDP_TRY(resume_path_judge(from, run->folder.checkpoints));
+        FSDP_TRY(resume_path_judge(from, run->folder.checkpoints, comm_world(run->world->comm)));
         run_say(run, FSDP_LINE_INFO, "no checkpoint in %s yet: starting from scratch", from);
         return FSDP_OK;
     }

@@ -23,7 +23,7 @@ typedef struct spread {
 
 typedef struct checking {
     train_run *run;
-    int n;
+    int n, unknown; /* layers, and those whose products are not finite in --param_dtype either */
     spread output, gradient;
     double flushed[3], saturated;
     json_t *layers; /* rank 0; NULL: out of memory, or another rank */
@@ -52,7 +52,9 @@ static json_t *triple(const double x[3])
 static void take_layer(void *context, const fsdp_fp8_layer *l)
 {
     checking *c = context;
+    bool unknown = !l->falls_back && !isfinite(l->output_error + l->gradient_error);
     c->n++;
+    c->unknown += unknown;
     add(&c->output, l->output_error, l->name);
     add(&c->gradient, l->gradient_error, l->name);
     for (int i = 0; i < 3; i++) {
@@ -77,6 +79,14 @@ static void say(const checking *c)
 {
     if (c->n == 0) {
         run_say(c->run, FSDP_LINE_INFO, "step %lld: every layer has left 8 bits", (long long)c->run->step);
+        return;
+    }
+    if (c->unknown > 0) {
+        run_say(
+            c->run, FSDP_LINE_INFO,
+            "step %lld: products of %d of %d layers are not finite in --param_dtype either: this batch says nothing "
+            "of them in 8 bits",
+            (long long)c->run->step, c->unknown, c->n);
         return;
     }
     run_say(

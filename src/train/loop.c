@@ -60,12 +60,13 @@ static fsdp_status roll_back(train_run *run)
     return run_plan_length(run); /* the step went back, the data did not */
 }
 
-static fsdp_status guard(train_run *run, const fsdp_step_report *r)
+/* `scale`: the loss scale of the step. At 1 it is not halved any more. */
+static fsdp_status guard(train_run *run, const fsdp_step_report *r, double scale)
 {
     if (!r->skipped && isfinite(r->loss))
         return FSDP_OK;
     bool fp16 = run->settings->param_dtype == FSDP_F16;
-    if (fp16 && isfinite(r->loss))
+    if (fp16 && isfinite(r->loss) && scale > 1)
         return FSDP_OK; /* the loss scale is finding its place */
     if (run->settings->nan_policy == FSDP_NAN_STOP)
         return error_set(FSDP_ERR_NUMERIC,
@@ -104,10 +105,11 @@ static fsdp_status run_step(train_run *run)
     fsdp_optimizer_set_lr(run->optimizer, (float)lr); /* before backward: updates may run ahead of the step */
     for (int64_t i = 0; i < n; i++)
         FSDP_TRY(run_micro_batch(run, i == 0, i + 1 == n, &samples));
+    double scale = state_scalars_of(run->state).loss_scale;
     fsdp_step_report r;
     FSDP_TRY(fsdp_step(run->optimizer, &r));
     int64_t number = ++run->step;
-    FSDP_TRY(guard(run, &r)); /* may go back to an earlier step; this one keeps its number */
+    FSDP_TRY(guard(run, &r, scale)); /* may go back to an earlier step; this one keeps its number */
     double seconds = clock_seconds() - begun;
     run->samples += (int64_t)samples;
     run->tokens += (int64_t)r.count;

@@ -1,5 +1,5 @@
-/* Walks up from each output to the first folder that exists; that one must be a folder in which something can be made. Two paths are
- * compared by where they lead, as far as they exist. */
+/* Walks up from each output to the first folder that exists; that one must be a folder in which something can be made.
+ * Two paths are compared by where they lead, as far as they exist. */
 #include "train/paths.h"
 
 #include <errno.h>

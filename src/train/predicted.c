@@ -7,11 +7,8 @@
 static fsdp_status predict(const train_run *run, const kernel_profile *profile, predicted_step *out)
 {
     prediction found;
-    prediction_request r = {.work = &run->work,
-                            .config = &run->sharding.config,
-                            .world = run_plan_world(run),
-                            .micro_batches = run->settings->gradient_accumulation_steps,
-                            .profile = profile};
+    prediction_request r = {
+        .work = &run->work, .config = &run->sharding.config, .world = run_plan_world(run), .profile = profile};
     FSDP_TRY(prediction_make(&r, &found));
     *out = (predicted_step){found.step.seconds, found.step.exposed};
     return FSDP_OK;

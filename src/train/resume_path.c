@@ -62,8 +62,58 @@ static fsdp_status explain_missing(const char *from, const char *own)
                      from, own);
 }
 
-fsdp_status resume_path_judge(const char *from, const char *own)
+/* Of kind local: the newest step of which this rank has its part, or -1. */
+static int64_t newest_part(const ckpt_listing *listing, int rank)
 {
+    for (int i = 0; i < listing->n_entries; i++) {
+        const ckpt_entry *e = &listing->entries[i];
+        if (!e->temporary && e->rank == rank)
+            return e->step;
+    }
+    return -1;
+}
+
+/* Whether this rank has its part of the step, named or as it wrote it, and none of another step. */
+static bool has_only(const ckpt_listing *listing, int rank, int64_t step, bool *named)
+{
+    bool has = false;
+    *named = false;
+    for (int i = 0; i < listing->n_entries; i++) {
+        const ckpt_entry *e = &listing->entries[i];
+        if (e->rank == rank && !e->temporary && e->step != step)
+            return false;
+        *named |= e->rank == rank && !e->temporary;
+        has |= e->rank == rank && e->step == step && (!e->temporary || e->unfinished);
+    }
+    return has;
+}
+
+/* Ranks give their parts of a local save their names one by one. Where that was cut off, some have theirs under its
+ * name, and the others as they wrote it. If it was the first save, there is nothing before it. Parts that all have
+ * their name are of different saves: no cut-off save leaves them. */
+static fsdp_status find_cut_off(const char *folder, comm_group *world, bool *cut_off)
+{
+    ckpt_listing listing = {.n_entries = 0};
+    int rank = comm_group_rank(world);
+    if (ckpt_directory_list(folder, &listing) != FSDP_OK)
+        listing.n_entries = 0;
+    int64_t newest = newest_part(&listing, rank);
+    fsdp_status status = comm_all_reduce_i64(world, "a save that was cut off", 0, FSDP_REDUCE_MAX, &newest, 1);
+    bool named = false, alike = newest >= 0 && has_only(&listing, rank, newest, &named);
+    int64_t least[] = {alike, alike && named};
+    if (status == FSDP_OK)
+        status = comm_all_reduce_i64(world, "a save that was cut off", 0, FSDP_REDUCE_MIN, least, 2);
+    ckpt_listing_free(&listing);
+    *cut_off = least[0] && !least[1];
+    return status;
+}
+
+fsdp_status resume_path_judge(const char *from, const char *own, comm_group *world)
+{
+    bool cut_off;
+    FSDP_TRY(find_cut_off(from, world, &cut_off));
+    if (cut_off && paths_are_same(from, own))
+        return FSDP_OK;
     if (!file_exists(from))
         return paths_are_same(from, own) ? FSDP_OK : explain_missing(from, own);
     if (is_model_folder(from))
@@ -124,6 +174,24 @@ static fsdp_status compare_shapes(const char *path, const json_t *now, const jso
     return status;
 }
 
+/* Adam and AdamW keep the same moments; the state of other optimizers is each of its own kind. */
+static bool has_state_of(const char *optimizer, const char *other)
+{
+    return strcmp(optimizer, other) == 0 || (strncmp(optimizer, "adam", 4) == 0 && strncmp(other, "adam", 4) == 0);
+}
+
+static fsdp_status compare_optimizers(const char *path, const json_t *now, const json_t *before)
+{
+    const char *new = json_string_value(json_object_get(now, "optimizer"));
+    const char *old = json_string_value(json_object_get(before, "optimizer"));
+    if (!new || !old || has_state_of(new, old))
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "%s holds the state of --optimizer %s, which %s cannot go on from; --init_from starts a new run "
+                     "from its weights",
+                     path, old, new);
+}
+
 fsdp_status resume_path_check_model(const char *from, const json_t *flags)
 {
     char *path = NULL;
@@ -131,8 +199,12 @@ fsdp_status resume_path_check_model(const char *from, const json_t *flags)
     if (report_resolve(from, &path) != FSDP_OK)
         return FSDP_OK; /* whether that is an error is not decided here */
     fsdp_status status = FSDP_OK;
-    if (manifest_read(path, &m) == FSDP_OK)
-        status = compare_shapes(path, flags, json_object_get(m->extra, "flags"));
+    if (manifest_read(path, &m) == FSDP_OK) {
+        const json_t *before = json_object_get(m->extra, "flags");
+        status = compare_shapes(path, flags, before);
+        if (status == FSDP_OK)
+            status = compare_optimizers(path, flags, before);
+    }
     manifest_free(m);
     free(path);
     return status;

@@ -102,6 +102,17 @@ static bool settle_offload(train_run *run)
     return true;
 }
 
+/* What belongs to --cpu_offload, where nothing is offloaded. */
+static void say_idle_offload(train_run *run)
+{
+    static const char *const flags[] = {"cpu_offload_split", "cpu_offload_ahead", "cpu_offload_resident"};
+    const fsdp_settings *s = run->settings;
+    const bool set[] = {s->cpu_offload_split, s->cpu_offload_ahead, s->cpu_offload_resident != 0};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (set[i])
+            run_say(run, FSDP_LINE_INFO, "--%s has no effect: nothing is offloaded", flags[i]);
+}
+
 /* A dry run without data plans validation by the settings alone. */
 static bool plans_validation(const train_run *run)
 {
@@ -165,6 +176,8 @@ static fsdp_status choose_model(train_run *run)
         FSDP_TRY(fit);
     if (offloads_in_vain)
         run_say(run, FSDP_LINE_INFO, "--cpu_offload has no effect on the CPU: everything is in host memory already");
+    else if (!run->sharding.config.cpu_offload)
+        say_idle_offload(run);
     fsdp_config chosen = run->sharding.config;
     chosen.offload_activations = offload_activations; /* also on a CPU, which has no use for it */
     settings_take_sharding(&run->used, &chosen);
@@ -324,7 +337,8 @@ static fsdp_status keep_batch(train_run *run)
     s->train_batch_size = ceil_div(run->micro_samples, run->n_ranks);
     run_say(run, FSDP_LINE_INFO,
             "%d rank%s instead of %lld: a step still has %lld samples, in %lld micro-batch%s of %lld", run->n_ranks,
-            run->n_ranks == 1 ? "" : "s", (long long)first, (long long)samples, (long long)n, n == 1 ? "" : "es", (long long)run->micro_samples);
+            run->n_ranks == 1 ? "" : "s", (long long)first, (long long)samples, (long long)n, n == 1 ? "" : "es",
+            (long long)run->micro_samples);
     if (n > 1 && s->gradient_dtype != FSDP_F32) { /* to which nothing can be added: the job would end here */
         run_say(run, FSDP_LINE_INFO, "--gradient_dtype %s is for steps of one micro-batch: gradients are fp32 here",
                 fsdp_dtype_name((fsdp_dtype)s->gradient_dtype));
@@ -367,6 +381,7 @@ static fsdp_status open_parts(train_run *run)
     FSDP_TRY(run_open_data(run));
     FSDP_TRY(run_agree(run));
     FSDP_TRY(choose_model(run));
+    FSDP_TRY(run_agree(run)); /* with what the model's files say */
     if (s->dry_run) {
         say_choice(run);
         return FSDP_OK;

@@ -102,6 +102,7 @@ static training_job draw_job(uint64_t seed, int ranks)
     uint64_t s = seed * 0x2545f4914f6cdd1du + 7;
     training_job j = {.seed = seed, .micro_batches = 1 + draw(&s, 4)};
     draw_model(&j.work, &s);
+    j.work.micro_batches = j.micro_batches;
     draw_config(&j, ranks, &s);
     draw_optimizer(&j, &s);
     bool stays = j.optimizer.kind == FSDP_MUON || j.optimizer.kind == FSDP_ADAFACTOR;
@@ -350,7 +351,7 @@ static fsdp_status compare(fsdp_world *w, const training_job *j, const listening
     plan_world world = {w->dev, fsdp_world_size(w), w->job.local_world_size};
     memory_plan plan;
     plan_script s;
-    FSDP_TRY(workload_script(&j->work, &j->config, &world, j->micro_batches, &plan, &s));
+    FSDP_TRY(workload_script(&j->work, &j->config, &world, &plan, &s));
     fsdp_status status = compare_order(j, &s, l);
     if (status == FSDP_OK)
         status = compare_kernels(j, &s, l);

@@ -12,6 +12,7 @@
 #include "base/record/hooks.h"
 #include "observe/attribution.h"
 #include "observe/noisy_steps.h"
+#include "support/draw.h"
 
 enum { MAX_RANKS = 64, STEPS = 200, RUNS = 200 };
 
@@ -27,8 +28,7 @@ typedef struct machine {
 
 static double uniform(machine *m)
 {
-    m->state = m->state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(m->state >> 11) / 9007199254740992.0;
+    return (double)(draw_state(&m->state) >> 11) / 9007199254740992.0;
 }
 
 static double gaussian(machine *m)

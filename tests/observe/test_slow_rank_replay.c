@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "observe/slow_rank.h"
+#include "support/draw.h"
 
 enum { RANKS = 2, COLUMNS = 6, MOST_STEPS = 100, MOST_RUNS = 200, MOST_KINDS = 4, LINE_BYTES = 1 << 16 };
 
@@ -92,12 +93,6 @@ static bool is_crowded(int kind)
 
 /* ---- Playing ---- */
 
-static int below(uint64_t *state, int n)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((*state >> 33) % (uint64_t)n);
-}
-
 /* The run as it was (draw 0), or stretches of 8 to 23 of its steps in any order, with the ranks in either order. */
 typedef struct player {
     const recording *from;
@@ -109,8 +104,8 @@ typedef struct player {
 static player player_begin(const recording *r, int draw)
 {
     player p = {.from = r, .random = (uint64_t)(r - all.runs) * 7919 + (uint64_t)draw * 104729 + 1, .drawn = draw > 0};
-    below(&p.random, 2);
-    p.turned = p.drawn && below(&p.random, 2);
+    draw_below(&p.random, 2);
+    p.turned = p.drawn && draw_below(&p.random, 2);
     p.left = p.drawn ? 0 : r->n;
     return p;
 }
@@ -118,8 +113,8 @@ static player player_begin(const recording *r, int draw)
 static void player_next(player *p, rank_snapshot ranks[RANKS])
 {
     if (p->left-- == 0) {
-        p->at = below(&p->random, p->from->n);
-        p->left = 7 + below(&p->random, 16);
+        p->at = draw_below(&p->random, p->from->n);
+        p->left = 7 + draw_below(&p->random, 16);
     }
     for (int r = 0; r < RANKS; r++)
         ranks[r] = p->from->steps[p->at * RANKS + (p->turned ? 1 - r : r)];
@@ -218,7 +213,7 @@ static void play_slowdown(const recording *r, const slowdown *s, int draw, tally
 {
     player p = player_begin(r, draw);
     double step_seconds = usual_step(r);
-    int from = below(&p.random, 40), slow = below(&p.random, RANKS), named = 0;
+    int from = draw_below(&p.random, 40), slow = draw_below(&p.random, RANKS), named = 0;
     slow_watch *w;
     assert_int_equal(slow_watch_new(RANKS, &w), FSDP_OK);
     for (int step = 0; step < from + WITHIN && !named; step++) {

@@ -10,26 +10,8 @@
 
 #include "device/gpu.h"
 #include "plan/detail_print.h"
+#include "plan/small_model.h"
 #include "tensor/lifetime.h"
-
-static workload small(void)
-{
-    workload w = {.model = model_config_default(MODEL_DECODER), .batch = 4, .width = 64, .moments = 2};
-    fsdp_decoder_config *c = &w.model.decoder;
-    c->vocabulary = 512, c->hidden = 64, c->intermediate = 160, c->layers = 5, c->heads = c->kv_heads = 4;
-    c->head_dim = 16, c->positions = 64;
-    return w;
-}
-
-static fsdp_config sharding(fsdp_strategy strategy, fsdp_checkpointing checkpointing)
-{
-    fsdp_config c = FSDP_CONFIG_INIT;
-    c.strategy = strategy;
-    c.checkpointing = checkpointing;
-    c.param_dtype = FSDP_BF16;
-    c.wrap = fsdp_wrap_by_type("llama_block");
-    return c;
-}
 
 /* Arena 0: gathered units, 1: full gradients, 2: the slab. */
 static int arena_of(picture_class class)

@@ -146,6 +146,75 @@ static void what_nccl_takes_is_planned_by_group(void **state)
     device_close(cpu);
 }
 
+/* NCCL's own memory comes in pages of 2 MiB. It holds shards, gradients, and what is gathered, which NCCL writes. */
+static void pages_of_symmetric_memory_are_planned(void **state)
+{
+    (void)state;
+    static const size_t page = (size_t)2 << 20;
+    device *gpu;
+    comm_config link = COMM_CONFIG_INIT;
+    link.backend = "nccl", link.memory = FSDP_COMM_MEMORY_SYMMETRIC;
+    if (comm_allocated_bytes(&link, 1) == 1)
+        skip(); /* a build without NCCL */
+    assert_int_equal(device_describe("h200", &gpu), FSDP_OK);
+    workload w = three_billion();
+    memory_plan plain = plan_of(&w, gpu, sharding(FSDP_FULL, 2), 8, 4);
+    w.comm_memory = FSDP_COMM_MEMORY_SYMMETRIC;
+    memory_plan own = plan_of(&w, gpu, sharding(FSDP_FULL, 2), 8, 4);
+    size_t more = 0;
+    int n = 0;
+    for (int i = 0; i < own.n_allocations; i++) {
+        const planned_allocation *a = &own.allocations[i];
+        bool rounded = strcmp(a->what, "what peers gather") == 0 || strcmp(a->what, "gathered units") == 0 ||
+                       strcmp(a->what, "full gradients") == 0;
+        more += rounded ? (page - a->bytes % page) % page : 0;
+        n += rounded;
+    }
+    assert_int_equal(n, 3);
+    assert_true(more > 0);
+    assert_int_equal(own.total, plain.total + more);
+    device_close(gpu);
+}
+
+/* 16-bit gradients on their way to who sums them: a round's of each group, or as much as the largest unit asks for. */
+static void sums_on_their_way_are_planned_by_group(void **state)
+{
+    (void)state;
+    device *gpu, *cpu = open_device();
+    workload w = three_billion();
+    assert_int_equal(device_describe("h200", &gpu), FSDP_OK);
+    fsdp_config full = sharding(FSDP_FULL, 2), hybrid = sharding(FSDP_HYBRID, 2), whole = sharding(FSDP_NO_SHARD, 2);
+    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, 0);
+    full.reduce_dtype = hybrid.reduce_dtype = whole.reduce_dtype = FSDP_BF16;
+    assert_int_equal(plan_of(&w, cpu, full, 1, 1).communication, 0);
+    assert_int_equal(plan_of(&w, gpu, full, 1, 1).communication, 0);
+    const size_t round = (size_t)128 << 20, table = 32000 * 2560;
+    comm_config link = COMM_CONFIG_INIT;
+    link.backend = "nccl";
+    memory_plan p = plan_of(&w, gpu, full, 8, 4), q;
+    assert_in_range(p.communication, round - (1 << 20), round);
+    assert_int_equal(plan_of(&w, gpu, hybrid, 8, 4).communication, 3 * table / 4 * 2); /* replicas are summed in fp32 */
+    hybrid.gradient_dtype = FSDP_BF16;
+    size_t replicas = comm_staging_bytes(&link, COMM_ALL_REDUCE, 2, (int64_t)table / 4, FSDP_BF16, FSDP_BF16, false);
+    assert_int_equal(plan_of(&w, gpu, hybrid, 8, 4).communication, 3 * table / 4 * 2 + replicas);
+    /* Sums that all ranks get come back in the type of the gradients. */
+    assert_int_equal(plan_of(&w, gpu, whole, 8, 4).reduced_bytes, 3 * p.reduced_bytes);
+    w.reduce_accumulation = FSDP_ACCUMULATE_LIBRARY;
+    q = plan_of(&w, gpu, full, 8, 4); /* the largest unit's sum, before it is widened: the embedding's */
+    assert_int_equal(q.communication, table / 8 * 2);
+    assert_int_equal(q.reduced_bytes, p.reduced_bytes);
+    assert_int_equal(q.total - q.communication, p.total - p.communication);
+    assert_int_equal(plan_of(&w, gpu, whole, 8, 4).reduced_bytes, 2 * q.reduced_bytes);
+    full.reduce_dtype = FSDP_F32;
+    w.micro_batches = 2; /* NCCL cannot add to what is there */
+    full.sync_each_micro_batch = false;
+    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, 0);
+    full.sync_each_micro_batch = true;
+    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, table / 8 * 4);
+    device_close(gpu);
+    device_close(cpu);
+}
+
 static void unequal_shards_are_planned_for_the_largest(void **state)
 {
     (void)state;
@@ -252,6 +321,8 @@ int main(void)
         cmocka_unit_test(checkpointing_shrinks_activations_and_nothing_else),
         cmocka_unit_test(a_step_moves_what_the_strategies_are_known_for),
         cmocka_unit_test(what_nccl_takes_is_planned_by_group),
+        cmocka_unit_test(pages_of_symmetric_memory_are_planned),
+        cmocka_unit_test(sums_on_their_way_are_planned_by_group),
         cmocka_unit_test(unequal_shards_are_planned_for_the_largest),
         cmocka_unit_test(the_fastest_that_fits_moves_and_recomputes_least),
         cmocka_unit_test(what_is_not_free_stays_as_given),

@@ -293,6 +293,34 @@ static void collectives_are_rings_within_and_between_nodes(void **state)
     profile_clear(&p);
 }
 
+/* Values go to those who sum them at once, each over its own way; what an all-reduce sums goes round in the type that
+ * comes back. The sum itself is a kernel of the collective's. */
+static void direct_sums_take_each_ranks_own_ways(void **state)
+{
+    (void)state;
+    kernel_profile p = plain_profile();
+    p.links = (profile_links){.inside = 8e9, .outside = 0.5e9, .hop_inside = 1e-3, .hop_outside = 1e-2, .start = 1e-4};
+    script_item item = {.kind = SCRIPT_COLLECTIVE,
+                        .collective = SCRIPT_REDUCE_SCATTER,
+                        .direct = true,
+                        .ranks = 8,
+                        .stride = 1,
+                        .bytes = 8e9,
+                        .received = 7e9};
+    assert_near(profile_collective_seconds(&p, &item, 8), 1e-4 + 1e-3 + 7.0 / 8);
+    item.collective = SCRIPT_ALL_REDUCE;
+    item.received = 21e9;
+    assert_near(profile_collective_seconds(&p, &item, 8), 1e-4 + 1e-3 + 7.0 / 8 + 1e-4 + 7e-3 + 14.0 / 8);
+    item.collective = SCRIPT_REDUCE_SCATTER;
+    item.ranks = 16; /* half of it from the other node, over one way out instead of eight */
+    assert_near(profile_collective_seconds(&p, &item, 8), 1e-4 + 1e-2 + 4 / 0.5);
+    profile_collective measured = {.which = SCRIPT_REDUCE_SCATTER, .ranks = 8, .bytes = 8e9, .seconds = 1};
+    assert_int_equal(profile_add_collective(&p, &measured), FSDP_OK);
+    item.ranks = 8; /* of another kind */
+    assert_near(profile_collective_seconds(&p, &item, 8), 1e-4 + 1e-3 + 7.0 / 8);
+    profile_clear(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +332,7 @@ int main(void)
         cmocka_unit_test(updates_run_ahead_until_the_close),
         cmocka_unit_test(any_step_is_bounded_and_never_slower_with_faster_links),
         cmocka_unit_test(collectives_are_rings_within_and_between_nodes),
+        cmocka_unit_test(direct_sums_take_each_ranks_own_ways),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

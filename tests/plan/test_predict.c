@@ -16,30 +16,14 @@
 #include "base/file.h"
 #include "device/gpu.h"
 #include "plan/predict/predict.h"
-
-static workload small(void)
-{
-    workload w = {.model = model_config_default(MODEL_DECODER), .batch = 4, .width = 64, .moments = 2};
-    fsdp_decoder_config *c = &w.model.decoder;
-    c->vocabulary = 512, c->hidden = 64, c->intermediate = 160, c->layers = 5, c->heads = c->kv_heads = 4;
-    c->head_dim = 16, c->positions = 64;
-    return w;
-}
-
-static fsdp_config sharding(fsdp_strategy strategy, fsdp_checkpointing checkpointing)
-{
-    fsdp_config c = FSDP_CONFIG_INIT;
-    c.strategy = strategy;
-    c.checkpointing = checkpointing;
-    c.param_dtype = FSDP_BF16;
-    c.wrap = fsdp_wrap_by_type("llama_block");
-    return c;
-}
+#include "plan/small_model.h"
 
 static void write_script(const workload *w, const fsdp_config *c, const plan_world *world, int64_t micro_batches,
                          memory_plan *plan, plan_script *s)
 {
-    fsdp_status status = workload_script(w, c, world, micro_batches, plan, s);
+    workload several = *w;
+    several.micro_batches = micro_batches;
+    fsdp_status status = workload_script(&several, c, world, plan, s);
     if (status != FSDP_OK)
         fail_msg("%s", fsdp_last_error());
 }
@@ -182,7 +166,7 @@ static prediction predict(const char *profile, fsdp_strategy strategy, int n_ran
         fail_msg("%s", fsdp_last_error());
     p.links.inside *= faster;
     p.links.outside *= faster;
-    prediction_request r = {&w, &c, {dev, n_ranks, n_ranks < 8 ? n_ranks : 8}, 1, &p};
+    prediction_request r = {&w, &c, {dev, n_ranks, n_ranks < 8 ? n_ranks : 8}, &p};
     assert_int_equal(prediction_make(&r, &out), FSDP_OK);
     profile_clear(&p);
     device_close(dev);

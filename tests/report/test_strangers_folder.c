@@ -23,6 +23,7 @@
 
 #include "base/file.h"
 #include "base/record/ring.h"
+#include "support/draw.h"
 
 enum { CASES = 100, STEPS = 24, MOST_BYTES = 1 << 20, MOST_CHANGES = 6 };
 
@@ -141,12 +142,6 @@ static void make_files(file files[N_FILES])
 
 /* ---- Changes ---- */
 
-static int below(uint64_t *state, int n)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((*state >> 33) % (uint64_t)n);
-}
-
 /* Puts `bytes` in the place of the `cut` bytes at `at`. */
 static void replace(file *f, size_t at, size_t cut, const char *bytes, size_t n)
 {
@@ -194,14 +189,14 @@ static void change_number(file *f, uint64_t *random)
                                       "\"7\"",
                                       "16777216",
                                       "1e18"};
-    size_t at = (size_t)below(random, (int)f->n), end;
+    size_t at = (size_t)draw_below(random, (int)f->n), end;
     while (at < f->n && !(f->bytes[at] >= '0' && f->bytes[at] <= '9'))
         at++;
     while (at > 0 && in_number(f->bytes[at - 1]))
         at--;
     for (end = at; end < f->n && in_number(f->bytes[end]);)
         end++;
-    const char *number = odd[below(random, sizeof odd / sizeof *odd)];
+    const char *number = odd[draw_below(random, sizeof odd / sizeof *odd)];
     replace(f, at, end - at, number, strlen(number));
 }
 
@@ -225,31 +220,31 @@ static void change_text(file *f, uint64_t *random)
                                       "\"finished\"",
                                       "\"stopped\"",
                                       "7"};
-    size_t at = (size_t)below(random, (int)f->n);
+    size_t at = (size_t)draw_below(random, (int)f->n);
     const char *begin = memchr(f->bytes + at, '"', f->n - at);
     const char *end = begin ? memchr(begin + 1, '"', (size_t)(f->bytes + f->n - begin - 1)) : NULL;
-    const char *text = odd[below(random, sizeof odd / sizeof *odd)];
+    const char *text = odd[draw_below(random, sizeof odd / sizeof *odd)];
     if (end)
         replace(f, (size_t)(begin - f->bytes), (size_t)(end + 1 - begin), text, strlen(text));
 }
 
 static void change_bytes(file *f, uint64_t *random)
 {
-    size_t at = (size_t)below(random, (int)f->n), n = 1 + (size_t)below(random, 12);
+    size_t at = (size_t)draw_below(random, (int)f->n), n = 1 + (size_t)draw_below(random, 12);
     char noise[16];
     for (size_t i = 0; i < sizeof noise; i++)
-        noise[i] = (char)below(random, 256);
+        noise[i] = (char)draw_below(random, 256);
     size_t cut = n < f->n - at ? n : f->n - at;
-    replace(f, at, below(random, 2) ? cut : 0, noise, below(random, 3) ? n : 0);
+    replace(f, at, draw_below(random, 2) ? cut : 0, noise, draw_below(random, 3) ? n : 0);
 }
 
 /* Deep, long, torn, twice. */
 static void change_shape(file *f, uint64_t *random)
 {
     static char run[60000];
-    size_t at = (size_t)below(random, (int)f->n), n = 1 + (size_t)below(random, (int)sizeof run);
-    memset(run, "[{\"x9 \n"[below(random, 7)], sizeof run);
-    switch (below(random, 4)) {
+    size_t at = (size_t)draw_below(random, (int)f->n), n = 1 + (size_t)draw_below(random, (int)sizeof run);
+    memset(run, "[{\"x9 \n"[draw_below(random, 7)], sizeof run);
+    switch (draw_below(random, 4)) {
     case 0:
         replace(f, at, 0, run, n);
         break;
@@ -269,7 +264,7 @@ static void change(file *f, uint64_t *random)
     static void (*const kinds[])(file *, uint64_t *) = {change_number, change_number, change_text,
                                                         change_text,   change_bytes,  change_shape};
     if (f->n > 0)
-        kinds[below(random, 6)](f, random);
+        kinds[draw_below(random, 6)](f, random);
 }
 
 /* ---- A folder ---- */
@@ -289,7 +284,7 @@ static char *path_in(const place *p, const char *name)
 static void put(const place *p, const file *f, uint64_t *random)
 {
     char *path = path_in(p, f->name);
-    int kind = below(random, 60);
+    int kind = draw_below(random, 60);
     if (kind == 0)
         assert_int_equal(symlink(p->outside, path), 0);
     else if (kind == 1)
@@ -307,14 +302,14 @@ static void fill(const place *p, uint64_t seed)
     file files[N_FILES];
     char *step = path_in(p, "checkpoints/step-00000012"), *page = path_in(p, "report.html");
     make_files(files);
-    for (int n = 1 + below(&random, MOST_CHANGES); n > 0; n--)
-        change(&files[below(&random, N_FILES)], &random);
+    for (int n = 1 + draw_below(&random, MOST_CHANGES); n > 0; n--)
+        change(&files[draw_below(&random, N_FILES)], &random);
     for (int i = 0; i < N_FILES; i++) {
         put(p, &files[i], &random);
         free(files[i].bytes);
     }
     assert_int_equal(file_make_directories(step), FSDP_OK);
-    if (below(&random, 4) == 0)
+    if (draw_below(&random, 4) == 0)
         assert_int_equal(symlink(p->outside, page), 0);
     free(step);
     free(page);

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "plan/fit.h"
+#include "support/draw.h"
 
 static const size_t GiB = (size_t)1 << 30;
 
@@ -123,6 +124,34 @@ static void recommended_goes_by_size_as_long_as_that_fits(void **state)
     fsdp_settings_free(&f.settings);
 }
 
+/* With several micro-batches weights are rounded once a step where a byte more for each fits and leaves room. */
+static void weights_are_kept_in_8_bits_where_that_fits(void **state)
+{
+    (void)state;
+    static const struct {
+        int limit;
+        const char *strategy, *batches, *weights;
+        fsdp_fp8_weights expected;
+    } cases[] = {
+        {136, "full", "8", "auto", FSDP_FP8_WEIGHTS_EACH_STEP}, {136, "auto", "8", "auto", FSDP_FP8_WEIGHTS_EACH_STEP},
+        {136, "full", "1", "auto", FSDP_FP8_WEIGHTS_AUTO},      {136, "full", "8", "use", FSDP_FP8_WEIGHTS_EACH_USE},
+        {28, "full", "8", "auto", FSDP_FP8_WEIGHTS_AUTO},       {28, "full", "8", "step", FSDP_FP8_WEIGHTS_EACH_STEP},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char strategy[64], batches[64], weights[64];
+        snprintf(strategy, sizeof strategy, "--sharding_strategy=%s", cases[i].strategy);
+        snprintf(batches, sizeof batches, "--gradient_accumulation_steps=%s", cases[i].batches);
+        snprintf(weights, sizeof weights, "--fp8_weights=%s", cases[i].weights);
+        fitted f = FIT("h200", (size_t)cases[i].limit * GiB, 1, "--preset=llama3_2_1b", "--bf16", "--fp8",
+                       "--activation_checkpointing=none", "--train_batch_size=4", "--max_context_width=2048", strategy,
+                       batches, weights);
+        if (f.status != FSDP_OK)
+            fail_msg("case %zu: %s", i, fsdp_last_error());
+        assert_int_equal(f.sharding.config.fp8_weights, cases[i].expected);
+        fsdp_settings_free(&f.settings);
+    }
+}
+
 /* As much of the state stays on the device as fits there, and no more; a percentage that was given stays. */
 static void offload_keeps_as_much_on_the_device_as_fits(void **state)
 {
@@ -210,16 +239,6 @@ static json_t *entry_of(json_t *plan, const char *strategy)
     return NULL;
 }
 
-typedef struct draw {
-    uint64_t state;
-} draw;
-
-static int below(draw *d, int n)
-{
-    d->state = d->state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((d->state >> 33) % (uint64_t)n);
-}
-
 enum { MAX_WORDS = 40, WORD = 64 };
 
 typedef struct words {
@@ -239,48 +258,43 @@ static void add(words *w, const char *format, ...)
 }
 
 /* A small model on random devices and ranks, some settings given and some left open. */
-static void draw_flags(draw *d, words *w)
+static void draw_flags(uint64_t *random, words *w)
 {
     static const char *const devices[] = {"h200", "a100", "cpu"}, *const types[] = {"fp32", "bf16", "fp16"};
     static const char *const levels[] = {"none", "full", "selective"};
-    int ranks = 1 + below(d, 4);
+    int ranks = 1 + draw_below(random, 4);
     add(w, "--json");
     add(w, "--vocab_size=512");
     add(w, "--hidden_width=128");
     add(w, "--num_heads=4");
     add(w, "--intermediate_size=512");
-    add(w, "--num_layers=%d", 2 + below(d, 4));
-    add(w, "--max_context_width=%d", 128 << below(d, 3));
-    add(w, "--train_batch_size=%d", 1 + below(d, 6));
-    add(w, "--device=%s", devices[below(d, 3)]);
+    add(w, "--num_layers=%d", 2 + draw_below(random, 4));
+    add(w, "--max_context_width=%d", 128 << draw_below(random, 3));
+    add(w, "--train_batch_size=%d", 1 + draw_below(random, 6));
+    add(w, "--device=%s", devices[draw_below(random, 3)]);
     add(w, "--world_size=%d", ranks);
-    add(w, "--param_dtype=%s", types[below(d, 3)]);
-    add(w, "--reduce_dtype=%s", types[below(d, 3)]);
-    if (below(d, 4) == 0)
-        add(w, "--activation_checkpointing=%s", levels[below(d, 3)]);
-    else if (below(d, 4) == 0)
+    add(w, "--param_dtype=%s", types[draw_below(random, 3)]);
+    add(w, "--reduce_dtype=%s", types[draw_below(random, 3)]);
+    if (draw_below(random, 4) == 0)
+        add(w, "--activation_checkpointing=%s", levels[draw_below(random, 3)]);
+    else if (draw_below(random, 4) == 0)
         add(w, "--offload_activations");
-    if (below(d, 5) == 0)
+    if (draw_below(random, 5) == 0)
         add(w, "--cpu_offload");
-    if (below(d, 5) == 0)
+    if (draw_below(random, 5) == 0)
         add(w, "--cpu_offload_units=*layers.0");
-    if (below(d, 3) == 0)
-        add(w, "--validation_split=0.1"), add(w, "--val_batch_size=%d", 1 + below(d, 40));
-    if (below(d, 4) == 0)
+    if (draw_below(random, 3) == 0)
+        add(w, "--validation_split=0.1"), add(w, "--val_batch_size=%d", 1 + draw_below(random, 40));
+    if (draw_below(random, 4) == 0)
         add(w, "--no_sync_each_micro_batch");
-    if (below(d, 4) == 0)
+    if (draw_below(random, 4) == 0)
         add(w, ranks == 1   ? "--shard_weights=2"
                : ranks == 2 ? "--shard_weights=2,1"
                : ranks == 3 ? "--shard_weights=1,5,2"
                             : "--shard_weights=4,1,1,2");
 }
 
-/* Where CUDA is built in, every plan for a described GPU compiles cuDNN's plans, a second each. */
-#ifdef FSDP_WITH_CUDA
-enum { RANDOM_FLAGS = 20 };
-#else
 enum { RANDOM_FLAGS = 120 };
-#endif
 
 /* Planned again with the flags that were named, the named total comes out to the byte, and is within the limit. */
 static void flags_that_fit_say_what_they_take_to_the_byte(void **state)
@@ -288,16 +302,16 @@ static void flags_that_fit_say_what_they_take_to_the_byte(void **state)
     (void)state;
     int found = 0, offloaded = 0;
     for (int seed = 1; seed <= RANDOM_FLAGS; seed++) {
-        draw d = {(uint64_t)seed * 7919};
+        uint64_t random = (uint64_t)seed * 7919;
         words w = {.n = 0};
-        (void)below(&d, 2);
-        draw_flags(&d, &w);
+        (void)draw_below(&random, 2);
+        draw_flags(&random, &w);
         json_t *all = plan(w.n, w.argv);
         if (!all)
             fail_msg("seed %d: %s", seed, fsdp_last_error());
         json_int_t most = number(entry_of(all, "no_shard"), "total"), least = number(entry_of(all, "full"), "total");
         json_int_t low = least * 17 / 20, libraries = number(entry_of(all, "full"), "libraries");
-        json_int_t limit = low + (most - low) * below(&d, 100) / 95 + libraries;
+        json_int_t limit = low + (most - low) * draw_below(&random, 100) / 95 + libraries;
         json_decref(all);
         add(&w, "--fit=%lld", (long long)limit);
         json_t *chosen = plan(w.n, w.argv), *named = json_object_get(chosen, "fit");
@@ -360,6 +374,7 @@ int main(void)
         cmocka_unit_test(less_memory_takes_slower_settings_and_says_which_was_too_big),
         cmocka_unit_test(what_was_given_stays),
         cmocka_unit_test(recommended_goes_by_size_as_long_as_that_fits),
+        cmocka_unit_test(weights_are_kept_in_8_bits_where_that_fits),
         cmocka_unit_test(offload_keeps_as_much_on_the_device_as_fits),
         cmocka_unit_test(a_misfit_names_flags_that_fit),
         cmocka_unit_test(flags_that_fit_say_what_they_take_to_the_byte),

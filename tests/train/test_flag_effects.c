@@ -107,6 +107,7 @@ static void knobs_of_the_schedule_keep_every_bit(void **state)
         {"--comm_thread"},
         {"--comm_ctas=8"},
         {"--comm_memory=symmetric"},
+        {"--reduce_accumulation=library"},
         {"--sharding_strategy=no_shard"},
         {"--logging_freq=2"},
         {"--sharding_strategy=ZERO2"},
@@ -334,6 +335,60 @@ static void numbers_that_are_not_finite_stop_skip_or_roll_back(void **state)
     free(metrics);
 }
 
+/* A large head over tiny embeddings: the loss is finite, and gradients overflow in fp16 whatever the scale. */
+static void overflows_that_no_loss_scale_helps_are_not_finite(void **state)
+{
+    job *j = *state;
+#define OVERFLOWS                                                                                                      \
+    "--fp16", "--initializer_range=1e-6", "--norm_eps=1e-14", "--lr_groups=lm_head.weight=10000,model.*=0",            \
+        "--weight_decay=0", "--max_steps=60"
+    RUN(j, OVERFLOWS);
+    assert_int_equal(j->status, FSDP_ERR_NUMERIC);
+    assert_int_equal(j->n_steps, 17); /* one, then sixteen that halve 65536 down to 1 */
+    RUN(j, OVERFLOWS, "--nan_policy=skip");
+    expect_ok(j);
+    assert_non_null(strstr(j->said, "step 60: loss"));
+    assert_null(strstr(j->said, "step 17: loss"));
+}
+
+static void flags_without_effect_are_named(void **state)
+{
+    static const char *const idle[][3] = {
+        {"--fp8_skip=model.layers.0.*"},
+        {"--fp8_weights=step"},
+        {"--fp8_max_error=0.1"},
+        {"--fp8_max_error=0.1", "--fp8"},
+        {"--optimizer_state=bf16", "--optimizer=sgd", "--momentum=0"},
+        {"--reduce_accumulation=library"},
+        {"--loss_scale=8"},
+        {"--cpu_offload_split"},
+        {"--cpu_offload_ahead"},
+        {"--cpu_offload_resident=auto"},
+    };
+    job *j = *state;
+    for (size_t i = 0; i < sizeof idle / sizeof *idle; i++) {
+        char wanted[64];
+        const char *flags[] = {"--max_steps=1", idle[i][0], idle[i][1], idle[i][2], NULL};
+        snprintf(wanted, sizeof wanted, "%.*s has no effect", (int)strcspn(idle[i][0], "="), idle[i][0]);
+        job_run(j, flags);
+        expect_ok(j);
+        if (!strstr(j->said, wanted))
+            fail_msg("%s: not said: %s", wanted, j->said);
+    }
+    RUN(j, "--max_steps=1", "--fp8", "--fp8_skip=model.layers.0.*", "--fp8_check=1", "--fp8_max_error=0.1",
+        "--fp8_weights=use", "--optimizer_state=bf16", "--reduce_accumulation=library", "--reduce_dtype=bf16", "--fp16",
+        "--loss_scale=8");
+    expect_ok(j);
+    assert_null(strstr(j->said, "no effect"));
+    char *settings = job_file(j, "run/settings.json"); /* spells out every default */
+    assert_non_null(settings);
+    job_write(j, "settings.json", settings);
+    RUN(j, "--max_steps=1", "--config=@settings.json");
+    expect_ok(j);
+    assert_null(strstr(j->said, "no effect"));
+    free(settings);
+}
+
 static void weights_come_from_checkpoints_and_exported_folders(void **state)
 {
     job *j = *state;
@@ -479,6 +534,8 @@ int main(void)
         cmocka_unit_test(a_split_is_held_back_and_validated),
         cmocka_unit_test(validation_files_are_found_where_they_are),
         cmocka_unit_test(numbers_that_are_not_finite_stop_skip_or_roll_back),
+        cmocka_unit_test(overflows_that_no_loss_scale_helps_are_not_finite),
+        cmocka_unit_test(flags_without_effect_are_named),
         cmocka_unit_test(weights_come_from_checkpoints_and_exported_folders),
         cmocka_unit_test(reports_come_as_often_as_asked),
         cmocka_unit_test(a_device_that_is_not_there_is_an_error),

@@ -17,6 +17,7 @@
 #include "format/weights/model_folder.h"
 
 #include "support_job.h"
+#include "support/draw.h"
 
 static void expect_ok(const job *j)
 {
@@ -94,7 +95,7 @@ static void put_be32(FILE *out, uint32_t value)
 static void write_images(const job *j, int n)
 {
     char path[128];
-    uint32_t state = 1;
+    uint64_t state = 1;
     snprintf(path, sizeof path, "%s/images", j->folder);
     mkdir(path, 0777);
     snprintf(path, sizeof path, "%s/images/train-images-idx3-ubyte", j->folder);
@@ -104,7 +105,7 @@ static void write_images(const job *j, int n)
     put_be32(out, 28);
     put_be32(out, 28);
     for (int i = 0; i < n * 28 * 28; i++)
-        fputc((int)((state = state * 1664525 + 1013904223) >> 24), out);
+        fputc(draw_below(&state, 256), out);
     fclose(out);
     snprintf(path, sizeof path, "%s/images/train-labels-idx1-ubyte", j->folder);
     out = fopen(path, "w");

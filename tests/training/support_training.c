@@ -196,9 +196,11 @@ static fsdp_status plan(training *t, fsdp_world *w, training_result *out)
                                    .rank = fsdp_world_rank(w),
                                    .backend = fsdp_world_backend(w),
                                    .comm_memory = t->comm_memory,
+                                   .accumulation = t->reduce_accumulation,
                                    .moments = (t->optimizer == FSDP_ADAFACTOR ? 1 : 2) + (t->average > 0),
                                    .optimizer = t->optimizer,
                                    .half_moments = t->state_dtype == FSDP_BF16 ? 2 : 0,
+                                   .micro_batches = t->micro_batches,
                                    .record = record_planned,
                                    .context = b};
     fsdp_status status = make_net(t, &net);
@@ -275,6 +277,7 @@ static fsdp_status open_world(const training *t, fsdp_world **out)
     fsdp_world_config c = FSDP_WORLD_CONFIG_INIT;
     c.device = t->device ? t->device : "cpu", c.threads = 1, c.comm_timeout = 30, c.backend = t->backend,
     c.comm_thread = t->comm_thread, c.comm_ctas = t->comm_ctas, c.comm_memory = t->comm_memory;
+    c.reduce_accumulation = t->reduce_accumulation;
     if (!records(t))
         return fsdp_world_open(&c, out);
     FSDP_TRY(recording_world_open(&c, out));

@@ -21,6 +21,7 @@ typedef struct training {
     bool comm_thread;
     int comm_ctas; /* of NCCL's collectives; 0: its own choice */
     fsdp_comm_memory comm_memory;
+    fsdp_reduce_accumulation reduce_accumulation;
     bool plainly;       /* somebody listens to operations: no work is recorded */
     bool split_masters; /* on a recording device: bf16 masters as halves */
     bool packed;        /* LLaMA: rows hold several documents, cut anew in every sample */

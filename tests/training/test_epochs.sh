@@ -2,10 +2,7 @@
 # --epochs is a matter of the data, not of steps: a run that is stopped and goes on with more or fewer ranks reads every
 # sample exactly so often, saves where epochs end, and comes to the end of its learning rate.
 set -u
-fsdp=$FSDP_BUILD/fsdp
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder"
+source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 head -c 1500 "$FSDP_SOURCE/README.md" >text # 93 samples
 
 fail() { echo "FAILED: $*"; cat log; exit 1; }

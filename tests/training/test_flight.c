@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/record/hooks.h"
 #include "comm/ranks.h"
+#include "support/draw.h"
 
 enum { N = 3, STEPS = 5 };
 
@@ -210,7 +211,7 @@ static void damaged_files_are_read_safely(void **state)
         size_t kept = round % 3 == 0 ? (size_t)(seed >> 33) % n : n;
         memcpy(changed, bytes, n);
         for (int i = 0; i < 400; i++) {
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            draw_state(&seed);
             size_t room = i % 2 ? n : offsetof(ring, events) + 64 * sizeof(ring_event);
             size_t spared = offsetof(ring, taken_ns); /* else all are refused at once */
             changed[spared + (size_t)(seed >> 33) % (room - spared)] = (char)(seed >> 20);

@@ -10,20 +10,13 @@
 
 #include <fsdp/status.h>
 
-#include "training/support_training.h"
+#include "training/training_checks.h"
 
 static training fp8_training(int ranks)
 {
     training t = training_default(TRAIN_LLAMA, ranks);
     t.config.fp8 = FSDP_FP8_HYBRID;
     return t;
-}
-
-static training_result run(const training *t)
-{
-    training_result r;
-    assert_true(training_run(t, &r));
-    return r;
 }
 
 static void every_strategy_gives_the_same_bits(void **state)

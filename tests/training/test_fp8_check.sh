@@ -5,20 +5,10 @@
 set -euo pipefail
 source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 
-for ((i = 1; i <= 400; i++)); do
-    echo "line $i of $((i * i % 97)) words and $((i * 7919 % 1009)) letters"
-done >text.txt
+batch=4
+source "$FSDP_SOURCE/tests/training/jobs.bash"
 tiny=(--device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 48
     --max_context_width 16 --dropout 0 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0 --bf16 --fp8 --checkpoint_freq 4)
-
-# job NAME RANKS FLAGS...: a run with a global batch of 4.
-job()
-{
-    local name=$1 ranks=$2
-    shift 2
-    "$fsdp" run --standalone --nproc-per-node "$ranks" "$fsdp" train "${tiny[@]}" --train_batch_size $((4 / ranks)) --output_dir "$name" "$@" \
-        >"$name.log" 2>&1 || fail "$name: $(cat "$name.log")"
-}
 # same A B: the checkpoints of step 8 have the same bits
 same() { "$fsdp" ckpt diff "$1"/checkpoints/step-00000008 "$2"/checkpoints/step-00000008 >diff.log 2>&1; }
 as_planned()
@@ -53,6 +43,16 @@ for line in open("checked/fp8_check.jsonl"):
         assert layer["saturated"] == [0, 0, 0] and max(layer["flushed"]) < 0.5, layer
         assert not layer["falls_back"], layer
 PYTHON
+
+# Rows that are no multiple of 16 are filled up, and measured like others. A loss scale that fp16 cannot hold decides nothing.
+for flags in "--max_context_width 13" "--bf16 off --fp16 --loss_scale 1e12"; do
+    # shellcheck disable=SC2086
+    job odd 2 --max_steps 8 --overwrite --fp8_check 3 $flags
+    as_planned odd
+    ! grep -q 'leaves 8 bits' odd.log || fail "$flags: a layer fell back: $(cat odd.log)"
+    [[ $(grep -cE 'step [036]: (8 bits in 8|products of 8 of 8) layers' odd.log) == 3 ]] || fail "$flags: not three checks: $(cat odd.log)"
+done
+grep -q 'products of 8 of 8 layers are not finite' odd.log || fail "no overflow: $(cat odd.log)"
 
 # Weights rounded once a step have the bits of rounding at each use, also from a checkpoint that either wrote.
 job each_use 2 --max_steps 8 --sharding_strategy full --fp8_weights use

@@ -99,7 +99,7 @@ static const struct variant {
     fsdp_strategy strategy;
     fsdp_checkpointing checkpointing;
     fsdp_optimizer_kind optimizer;
-    bool offload, keep, graphs, mixed, lora, weighted, average, held;
+    bool offload, keep, graphs, mixed, lora, weighted, average, held, halves, overflows, empty;
     int buffers;
 } variants[] = {
     {.name = "one unit at a time", .ranks = 2, .buffers = 1, .checkpointing = FSDP_CHECKPOINT_FULL},
@@ -112,14 +112,18 @@ static const struct variant {
     {.name = "graphs between gathers", .ranks = 2, .graphs = true, .average = true},
     {.name = "adapters", .ranks = 2, .lora = true},
     {.name = "Muon", .ranks = 2, .optimizer = FSDP_MUON},
+    {.name = "Adafactor", .ranks = 2, .optimizer = FSDP_ADAFACTOR},
+    {.name = "steps that are left out", .ranks = 2, .overflows = true},
     {.name = "shards of different sizes", .ranks = 3, .weighted = true},
+    {.name = "moments of 16 bits, rounded by where an element lies", .ranks = 2, .halves = true},
+    {.name = "a rank without any elements", .ranks = 3, .weighted = true, .empty = true},
     {.name = "gradients held", .ranks = 2, .strategy = FSDP_SHARD_OP, .held = true},
 };
 
 static training variant_training(const struct variant *v, const fsdp_lora_config *lora)
 {
     static const char *const mixed[] = {"*.0=no_shard", "*.1=full"};
-    static const int weights[] = {5, 1, 3};
+    static const int weights[] = {5, 1, 3}, uneven[] = {100000, 1, 1}; /* the last has what is left */
     training t = fp8_training(v->ranks);
     t.config.strategy = v->strategy;
     t.config.shard_group_size = v->strategy == FSDP_HYBRID ? 2 : 0;
@@ -129,15 +133,22 @@ static training variant_training(const struct variant *v, const fsdp_lora_config
     t.config.policy = v->keep ? keep_among_two : NULL;
     t.config.unit_strategies = mixed;
     t.config.n_unit_strategies = v->mixed ? 2 : 0;
-    t.config.shard_weights = v->weighted ? weights : NULL;
+    t.config.shard_weights = v->empty ? uneven : v->weighted ? weights : NULL;
     t.config.sync_each_micro_batch = !v->held;
     t.optimizer = v->optimizer;
     t.average = v->average ? 0.9f : 0;
+    t.state_dtype = v->halves ? FSDP_BF16 : FSDP_F32;
+    t.config.decay_vectors = v->halves; /* layers in one unit, norms between their weights */
+    t.config.bucket_bytes = v->halves ? 1 << 20 : 0;
     t.lora = v->lora ? lora : NULL;
     t.device = v->graphs ? "recording" : NULL;
     t.split_masters = v->graphs;
     if (v->graphs)
         t.config.param_dtype = FSDP_BF16;
+    if (v->overflows) {
+        t.config.param_dtype = FSDP_F16;
+        t.config.loss_scale = 0x1p26f;
+    }
     return t;
 }
 

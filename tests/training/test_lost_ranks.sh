@@ -7,8 +7,11 @@ folder=$(mktemp -d)
 trap 'kill -CONT $(jobs -p) 2>/dev/null; kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$folder"' EXIT
 failures=0
 
-# files that a job might leave behind in shared memory or in the folder for temporary ones
-list_left() { ls -A /dev/shm "${TMPDIR:-/tmp}" | grep -i fsdp | sort; }
+# files that a job might leave behind in shared memory or in the folder for temporary ones, which is the test's own; snapshots are
+# a launcher's, which these ranks have not: another job's
+export TMPDIR=$folder/tmp
+mkdir "$TMPDIR"
+list_left() { { ls -A /dev/shm | grep -i fsdp | grep -v '^fsdp-snapshots-'; ls -A "$TMPDIR"; } | sort; }
 list_left >"$folder/before"
 pids=()
 
@@ -58,7 +61,7 @@ token=early$$; start 0 2; a=$!; start 1 2 --max_steps 30; b=$!
 expect "a rank that leaves early is named" $a 0 "rank 1"
 
 token=other$$; start 0 2; a=$!; start 1 2 --hidden_width 48; b=$!
-expect "a rank with another model is told" $a 0 "rank 1 has another model"
+expect "a rank with another model is told" $a 0 "rank 1 was started with --hidden_width 48, rank 0 with 32"
 
 token=batch$$; start 0 2; a=$!; start 1 2 --train_batch_size 3; b=$!
 expect "a rank with another batch is told" $a 0 "rank 1 was started with --train_batch_size 3, rank 0 with 2"
@@ -66,6 +69,17 @@ expect "and says the same itself" $b 1 "rank 1 was started with --train_batch_si
 
 token=path$$; start 0 2; a=$!; start 1 2 --gradient_accumulation_steps 2; b=$!
 expect "a rank on another path is told" $a 0 "rank 1 was started with --gradient_accumulation_steps 2, rank 0 with 1"
+
+# What changes no shape and no schedule, by a flag and by the model's own file.
+token=skip$$; start 0 2 --sharding_strategy no_shard --fp8; a=$!; start 1 2 --sharding_strategy no_shard --fp8 --fp8_skip 'model.layers.0.*'; b=$!
+expect "a rank that computes otherwise is told" $a 0 "rank 1 was started with --fp8_skip model.layers.0.\*, rank 0 with none"
+
+for eps in 1e-5 0.5; do
+    echo '{"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 256,
+        "max_position_embeddings": 32, "rms_norm_eps": '$eps'}' >"$folder/$eps.json"
+done
+token=file$$; start 0 2 --model_config "$folder/1e-5.json"; a=$!; start 1 2 --model_config "$folder/0.5.json"; b=$!
+expect "a rank with another config.json is told" $a 0 "rank 1 was started with --norm_eps 0.5, rank 0 with 1e-05"
 
 wait 2>/dev/null
 for pid in "${pids[@]}"; do

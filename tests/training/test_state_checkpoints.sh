@@ -5,20 +5,8 @@
 set -euo pipefail
 source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 
-for ((i = 1; i <= 400; i++)); do
-    echo "line $i of $((i * i % 97)) words and $((i * 7919 % 1009)) letters"
-done >text.txt
-tiny=(--device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 1 --num_heads 2 --intermediate_size 32
-    --max_context_width 16 --dropout 0 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0)
-
-# job NAME RANKS FLAGS...: a run with a global batch of 6.
-job()
-{
-    local name=$1 ranks=$2
-    shift 2
-    "$fsdp" run --standalone --nproc-per-node "$ranks" "$fsdp" train "${tiny[@]}" --train_batch_size $((6 / ranks)) --output_dir "$name" "$@" \
-        >"$name.log" 2>&1 || fail "$name: $(cat "$name.log")"
-}
+layers=1
+source "$FSDP_SOURCE/tests/training/jobs.bash"
 
 # dtypes FOLDER: the types of moments in the files of a checkpoint
 dtypes() { cat "$1"/*.safetensors | grep -aoE '"moment[12]/[^{]*\{"dtype": *"[A-Z0-9]+"' | grep -oE '"[A-Z0-9]+"$' | sort -u | tr -d '"\n'; }

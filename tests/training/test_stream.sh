@@ -2,12 +2,8 @@
 # Text that is streamed: the first step does not wait for a long file, memory stays small, ranks and stops change
 # nothing, and the text may not change between.
 set -u
-fsdp=$FSDP_BUILD/fsdp
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder"
-export FSDP_CACHE_DIR=$folder/cache
-fail() { echo "FAILED: $*"; exit 1; }
+source "${FSDP_SOURCE:?}/tests/cli/support.bash"
+export FSDP_CACHE_DIR=$work/cache
 
 # train RUN RANKS FLAGS...: six samples a step in all, whatever the ranks
 train() {

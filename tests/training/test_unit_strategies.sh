@@ -2,10 +2,7 @@
 # --unit_strategies: a run with replicated, hybrid and sharded units side by side has the losses of one strategy to the
 # last digit, goes on from its checkpoint with others, and plans what it takes.
 set -u
-fsdp=$FSDP_BUILD/fsdp
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder"
+source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 head -c 1500 "$FSDP_SOURCE/README.md" >text
 
 fail() { echo "FAILED: $*"; cat log; exit 1; }

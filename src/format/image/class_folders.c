@@ -1,5 +1,6 @@
 /* A folder counts only when all it has are folders with pictures in them: a picture beside text is no data. Pictures
- * beside the folders are left out, as torchvision does; an empty folder is a class that lacks its pictures, an error. */
+ * beside the folders are left out, as torchvision does; an empty folder is a class that lacks its pictures, an error.
+ */
 #include "format/image/class_folders.h"
 
 #include <dirent.h>

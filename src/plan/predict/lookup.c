@@ -239,6 +239,16 @@ static ring ring_of(const profile_links *l, int ranks, int stride, int ranks_per
     return r;
 }
 
+/* All peers at once, each over the way that joins it to this rank; the sums of an all-reduce then go round a ring. */
+static double direct_seconds(const profile_links *l, const script_item *c, const ring *r)
+{
+    double each = c->bytes / c->ranks, scattered = each * (c->ranks - 1);
+    double inside = each * (r->neighbours - 1) / l->inside, outside = each * (c->ranks - r->neighbours) / l->outside;
+    double seconds = l->start + (r->nodes > 1 ? l->hop_outside : l->hop_inside) + fmax(inside, outside);
+    return c->collective == SCRIPT_ALL_REDUCE ? seconds + l->start + r->hops + (c->received - scattered) / r->bandwidth
+                                              : seconds;
+}
+
 double profile_collective_seconds(const kernel_profile *p, const script_item *c, int ranks_per_node)
 {
     const profile_links *l = &p->links;
@@ -246,6 +256,8 @@ double profile_collective_seconds(const kernel_profile *p, const script_item *c,
     if (c->ranks <= 1)
         return 0;
     ring r = ring_of(l, c->ranks, c->stride, ranks_per_node);
+    if (c->direct)
+        return direct_seconds(l, c, &r);
     if (r.nodes == 1 && measured_collective(p, c, &seconds))
         return seconds;
     double once = c->bytes * (n - 1) / n / r.bandwidth;

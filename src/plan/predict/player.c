@@ -106,6 +106,7 @@ static void run_queue(playing *g, int slot)
 static void play_collective(playing *g, const script_item *item)
 {
     double seconds = profile_collective_seconds(g->p, item, g->ranks_per_node);
+    seconds += item->direct ? g->seconds[item->work] : 0;
     g->host += g->p->streams ? g->p->launch.collective : 0;
     g->step.communication += seconds;
     g->kinds[item->slot] = (int)item->collective;

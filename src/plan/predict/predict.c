@@ -39,7 +39,7 @@ static double fastest_product(const kernel_profile *p, fsdp_dtype dtype)
 static void count(const prediction_request *r, const memory_plan *plan, prediction *out)
 {
     const workload *w = r->work;
-    double seconds = out->step.seconds, micro = (double)max_i64(r->micro_batches, 1);
+    double seconds = out->step.seconds, micro = (double)max_i64(w->micro_batches, 1);
     double samples = (double)w->batch * micro * r->world.n_ranks;
     double peak = peak_tflops(r->world.dev, r->config->param_dtype) * 1e12;
     if (peak == 0)
@@ -60,7 +60,7 @@ fsdp_status prediction_make(const prediction_request *r, prediction *out)
     plan_script script = {.n_items = 0};
     memory_plan plan;
     *out = (prediction){.n_ranks = 0};
-    FSDP_TRY(workload_script(r->work, r->config, &r->world, r->micro_batches, &plan, &script));
+    FSDP_TRY(workload_script(r->work, r->config, &r->world, &plan, &script));
     fsdp_status status = player_play(&script, r->profile, r->world.ranks_per_node, &out->step);
     if (status == FSDP_OK)
         count(r, &plan, out);

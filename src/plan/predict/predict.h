@@ -9,7 +9,6 @@ typedef struct prediction_request {
     const workload *work;
     const fsdp_config *config;
     plan_world world;
-    int64_t micro_batches; /* of a step */
     const kernel_profile *profile;
 } prediction_request;
 

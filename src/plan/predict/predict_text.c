@@ -45,6 +45,10 @@ static void say_links(json_t *list, const prediction_request *r, int most_ranks)
             "between nodes every rank has %.3g GB/s of its own, %.3g us a hop; nothing else uses the network, and no "
             "rank is slower than the others",
             l->outside / 1e9, l->hop_outside * 1e6);
+    if (r->profile->streams && r->config->reduce_dtype != FSDP_F32 &&
+        r->work->reduce_accumulation == FSDP_ACCUMULATE_FP32)
+        say(list, "values of %s gradients go from every rank to every other, where a kernel sums them in fp32",
+            fsdp_dtype_name(r->config->reduce_dtype));
     if (r->profile->overlaps)
         say(list, "collectives run beside compute, which is %.0f %% slower while they do", 100 * r->profile->slowdown);
     else

@@ -96,7 +96,7 @@ typedef enum profile_source {
 double profile_seconds(const kernel_profile *p, const kernel_work *work, profile_source *source);
 
 /* Seconds of a collective of so many bytes over `ranks` ranks, `stride` apart, with so many of the job's ranks on a
- * node. */
+ * node; of one that is `direct`, without the kernel that sums. */
 double profile_collective_seconds(const kernel_profile *p, const script_item *collective, int ranks_per_node);
 
 #endif

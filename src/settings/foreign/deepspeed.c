@@ -313,7 +313,8 @@ static fsdp_status take_loss_scale(foreign_file *f, const json_t *fp16)
     return given ? foreign_set_number(f, "loss_scale", exp2(power)) : FSDP_OK;
 }
 
-/* Who asks for a precision with flags does not want the file's; but fp16 begins with the file's loss scale either way. */
+/* Who asks for a precision with flags does not want the file's; but fp16 begins with the file's loss scale either way.
+ */
 static fsdp_status take_precision(foreign_file *f, const json_t *file)
 {
     const json_t *bf16 = section(file, "bf16") ? section(file, "bf16") : section(file, "bfloat16");

@@ -110,8 +110,8 @@ fsdp_status deepspeed_take_optimizer(foreign_file *f, const json_t *optimizer)
 
 /* ---- Scheduler ---- */
 
-/* DeepSpeed's warmup is logarithmic unless the file says linear: that is another curve. A file that names its steps is refused;
- * where steps are left to --warmup, which is linear by its own definition, a line says so. */
+/* DeepSpeed's warmup is logarithmic unless the file says linear: that is another curve. A file that names its steps is
+ * refused; where steps are left to --warmup, which is linear by its own definition, a line says so. */
 static fsdp_status take_warmup(foreign_file *f, const json_t *params)
 {
     int64_t steps = 1000;

@@ -21,27 +21,14 @@ enum { MAX_FILE = 1 << 20 };
 
 /* ---- Notes and refusals ---- */
 
-static const fsdp_flag notes_row = {.name = "notes", .offset = offsetof(fsdp_settings, notes)};
-
 fsdp_status foreign_note(foreign_file *f, const char *format, ...)
 {
-    fsdp_settings *s = f->settings;
     char line[600];
-    int n = snprintf(line, sizeof line, "%s: ", f->path);
     va_list arguments;
     va_start(arguments, format);
-    if (n >= 0 && n < (int)sizeof line)
-        vsnprintf(line + n, sizeof line - (size_t)n, format, arguments);
+    vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    const char **all = calloc((size_t)s->notes.n + 1, sizeof *all);
-    if (!all)
-        return error_set(FSDP_ERR_MEMORY, "%s: out of host memory", f->path);
-    for (int i = 0; i < s->notes.n; i++)
-        all[i] = s->notes.items[i];
-    all[s->notes.n] = line;
-    fsdp_status status = flags_store_list(&notes_row, s, &s->state, all, s->notes.n + 1);
-    free(all);
-    return status;
+    return settings_note(f->settings, "%s: %s", f->path, line);
 }
 
 fsdp_status foreign_refuse(const foreign_file *f, const char *format, ...)

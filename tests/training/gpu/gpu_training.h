@@ -10,18 +10,9 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <unistd.h>
 
+#include "support/gpu_missing.h"
 #include "training/support_training.h"
-
-/* Without a GPU the program ends with this status: skipped. */
-static inline int gpu_missing(void)
-{
-    if (access("/dev/nvidiactl", R_OK) == 0)
-        return 0;
-    printf("no CUDA device\n");
-    return 77;
-}
 
 static inline training gpu_training(training_model model, int ranks, fsdp_strategy strategy)
 {

@@ -41,6 +41,40 @@ static void bf16_with_bf16_reduction_follows_one_rank(void **state)
     gpu_run_follows(&two, models[two.model], &alone, 2e-2);
 }
 
+static void bf16_reduction_follows_one_rank_under_every_strategy(void **state)
+{
+    (void)state;
+    training one = gpu_training(TRAIN_LLAMA, 1, FSDP_FULL);
+    one.config.reduce_dtype = FSDP_BF16;
+    training_result alone = gpu_run(&one);
+    for (int s = 0; s < FSDP_STRATEGY_COUNT; s++) {
+        training t = gpu_training(TRAIN_LLAMA, 4, (fsdp_strategy)s);
+        t.config.reduce_dtype = FSDP_BF16;
+        gpu_run_follows(&t, "bf16 reduction, llama", &alone, 1e-2);
+        t.reduce_accumulation = FSDP_ACCUMULATE_LIBRARY;
+        if (s == FSDP_FULL)
+            gpu_run_follows(&t, "bf16 reduction by NCCL, llama", &alone, 1e-2);
+    }
+}
+
+/* In hybrid, sums have groups of their own: what is taken beyond the plan is the world's, whatever sums are made of. */
+static void staging_memory_of_sums_is_planned_to_the_byte(void **state)
+{
+    (void)state;
+    training t = gpu_training(TRAIN_LLAMA, 4, FSDP_HYBRID);
+    training_result wide = gpu_run(&t);
+    for (int k = 0; k < 3; k++) { /* values alone, with the sums over replicas, and as the library has it */
+        t.config.reduce_dtype = FSDP_BF16;
+        t.config.gradient_dtype = k == 1 ? FSDP_BF16 : FSDP_F32;
+        t.micro_batches = k == 1 ? 1 : 2;
+        t.reduce_accumulation = k == 2 ? FSDP_ACCUMULATE_LIBRARY : FSDP_ACCUMULATE_FP32;
+        training_result r = gpu_run(&t);
+        print_message("taken %lld, planned %lld; in fp32 %lld, %lld\n", (long long)r.memory,
+                      (long long)r.planned_memory, (long long)wide.memory, (long long)wide.planned_memory);
+        assert_int_equal(r.memory - r.planned_memory, wide.memory - wide.planned_memory);
+    }
+}
+
 /* NCCL's own memory, in whole pages, which the plan counts. */
 static void symmetric_memory_follows_one_rank(void **state)
 {
@@ -72,15 +106,20 @@ static void deterministic_runs_give_the_same_bits(void **state)
     }
 }
 
-int main(void)
+/* With an argument, only the tests that match it. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_follows_one_rank),
         cmocka_unit_test(other_models_follow_one_rank),
         cmocka_unit_test(bf16_with_bf16_reduction_follows_one_rank),
+        cmocka_unit_test(bf16_reduction_follows_one_rank_under_every_strategy),
+        cmocka_unit_test(staging_memory_of_sums_is_planned_to_the_byte),
         cmocka_unit_test(symmetric_memory_follows_one_rank),
         cmocka_unit_test(deterministic_runs_give_the_same_bits),
     };
     int missing = gpu_missing();
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return missing ? missing : cmocka_run_group_tests_name("training over NCCL", tests, NULL, NULL);
 }

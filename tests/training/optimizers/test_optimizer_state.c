@@ -8,14 +8,7 @@
 
 #include <math.h>
 
-#include "training/support_training.h"
-
-static training_result run(const training *t)
-{
-    training_result r;
-    assert_true(training_run(t, &r));
-    return r;
-}
+#include "training/training_checks.h"
 
 static training with_halves(int ranks, fsdp_strategy strategy)
 {
