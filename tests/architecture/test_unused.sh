@@ -36,6 +36,8 @@ manifest_print: fuzzed without a file
 model_config_json: fuzzed and compared without a file
 model_config_parse: likewise
 model_folder_find: tests look up single tensors of what was written
+numa_divide: hosts with other sockets, caches and GPUs than this one
+numa_node_of_gpu: likewise
 owner_facts_gone: facts about other hosts, which a test invents
 owner_filesystem_is_local: likewise
 page_text: a page by itself, without a file

@@ -2,12 +2,7 @@
 # A data set of the hub that is read file by file as it arrives (hub_server.py): training begins with the first file, the next
 # comes meanwhile, order and samples are those of the whole data set on disk, and a file that fails is tried again or named.
 set -u
-fsdp=$FSDP_BUILD/fsdp
-folder=$(mktemp -d)
-cd "$folder"
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$folder"' EXIT
-fail() { echo "FAILED: $*"; exit 1; }
+source "$(dirname "$0")/support.bash"
 python3 -c 'import http.server' 2>/dev/null || { echo "skipped: no python3 to run the server"; exit 77; }
 "$fsdp" --version | grep -qw libcurl || { echo "skipped: built without libcurl"; exit 77; }
 
@@ -28,11 +23,11 @@ write $data/held/train-0.jsonl 20 2500
 write $data/held/train-1.held.jsonl 21 400
 write $data/wrong/train-0.jsonl 30 400
 write $data/wrong/train-1.wrong.jsonl 31 400
-python3 "$FSDP_SOURCE/tests/cli/hub_server.py" repositories "$folder/requests" >port 2>server.err &
+python3 "$FSDP_SOURCE/tests/cli/hub_server.py" repositories "$work/requests" >port 2>server.err &
 server=$!
 for i in $(seq 100); do [ -s port ] && break; sleep 0.1; done
 [ -s port ] || fail "the server does not start: $(cat server.err)"
-export HF_ENDPOINT=http://127.0.0.1:$(cat port) HF_HUB_DOWNLOAD_TIMEOUT=5 FSDP_CACHE_DIR=$folder/cache
+export HF_ENDPOINT=http://127.0.0.1:$(cat port) HF_HUB_DOWNLOAD_TIMEOUT=5 FSDP_CACHE_DIR=$work/cache
 unset HF_HUB_CACHE HUGGINGFACE_HUB_CACHE FSDP_DATA
 
 # train RUN RANKS FLAGS...: 96 samples of 256 tokens a step
@@ -49,7 +44,7 @@ losses() { sed -n 's/.*"step": *\([0-9]*\).*"loss": *\([^,]*\),.*/\1 \2/p' "$1/m
 came() { grep -c "resolve/.*/$1" requests; }
 
 # Few steps need the first files; the last has not been asked for.
-export HF_HOME=$folder/home-1
+export HF_HOME=$work/home-1
 train few 2 --dataset org/long --download --max_steps 4 || fail "the first file: $(cat few.err few.out)"
 [ "$(came train-0)" -eq 1 ] || fail "the first file was not fetched once: $(cat requests)"
 [ "$(came train-4)" -eq 0 ] || fail "the last file was fetched for four steps: $(cat requests)"
@@ -60,7 +55,7 @@ grep -q -- "--download" few-2.err || fail "the remedy is not named: $(cat few-2.
 # All of it, stopped and resumed at other world sizes, where the cache is another's and empty. One epoch and more.
 steps=40
 train part 3 --dataset org/text --dataset_config_name en --download --max_steps 14 || fail "the first part: $(cat part.err)"
-export HF_HOME=$folder/home-2
+export HF_HOME=$work/home-2
 train part 2 --dataset org/text --dataset_config_name en --download --max_steps 24 --resume_from_checkpoint part/checkpoints ||
     fail "resumed elsewhere: $(cat part.err)"
 train part 1 --dataset org/text --dataset_config_name en --download --max_steps $steps --resume_from_checkpoint part/checkpoints ||
@@ -82,7 +77,7 @@ train after 1 --dataset org/text --dataset_config_name en --max_steps $((steps +
     fail "what was saved while files came does not go on from the cache: $(cat after.err)"
 
 # Training goes on while a file is held back, and ends at once when asked to; a wrong file ends it, by name.
-export HF_HOME=$folder/home-3 HF_HUB_DOWNLOAD_TIMEOUT=60
+export HF_HOME=$work/home-3 HF_HUB_DOWNLOAD_TIMEOUT=60
 train held 1 --dataset org/held --download --max_steps 2 || fail "while a file is held back: $(cat held.err)"
 train wrong 1 --dataset org/wrong --download --max_steps $steps && fail "a wrong file was trained on"
 grep -q "the hub says 0000" wrong.err || fail "a wrong hash is not named: $(cat wrong.err)"

@@ -48,6 +48,9 @@ json step.json '$r->{workload} eq "tiny" && $r->{world} == 1 && $r->{batch} == 1
 "$fsdp" bench step tiny --train_batch_size 1 --steps 2 --warmup_steps 0 --breakdown $quick >step.txt
 grep -q '^  products .* ms .* %' step.txt || fail "no products: $(cat step.txt)"
 tail -1 step.txt | grep -q '^tiny .* tokens/s .* TFLOP/s a rank, .* % of a measured product' || fail "$(cat step.txt)"
+# A loss that is not finite has no number in JSON.
+"$fsdp" bench step tiny --train_batch_size 1 --steps 2 --warmup_steps 1 --optimizer sgd --lr 1000000 --grad_clip 0 --json $quick >diverged.json
+json diverged.json '@{$r->{loss}} == 3 && $r->{loss}[0] > 5 && !defined $r->{loss}[2]'
 
 # The workload tiny is the preset of that name.
 for model in tiny "--preset tiny"; do "$fsdp" bench step $model --steps 1 --warmup_steps 0 --json $quick >same.json; grep -o '"N": .* "micro' same.json; done | sort -u >shapes
@@ -71,7 +74,12 @@ json emulated.json '$r->{world} == 8 && $r->{comm_ms} > 0.1 && $r->{ms} > 0'
 "$fsdp" bench step tiny --emulate 4@0.5GBs,2@0.25GBs --train_batch_size 1 --steps 2 --warmup_steps 1 --json $quick >slower.json
 (($(sed 's/.*"comm_ms": \([0-9]*\)\.\([0-9]*\).*/\1\2/; s/^0*//' slower.json) > $(sed 's/.*"comm_ms": \([0-9]*\)\.\([0-9]*\).*/\1\2/; s/^0*//' emulated.json) * 3 / 2)) ||
     fail "links of half the rate: $(cat emulated.json slower.json)"
+# What its steps wait for, by collective and unit, the longest first: no link hides the last reduction.
+json slower.json '$r->{waits_ms} > 0 && @{$r->{waits}} > 0' '!grep { $_->{name} !~ /^(all_gather|reduce_scatter|all_reduce) ./ } @{$r->{waits}}' \
+    '!grep { $r->{waits}[$_]{ms} > $r->{waits}[$_ - 1]{ms} } 1 .. $#{$r->{waits}}' '$r->{waits}[0]{ms} <= $r->{waits_ms} + 0.001'
 refused 2 "does not describe links" bench step tiny --emulate 8x450 $quick
+"$fsdp" bench step tiny --steps 1 --warmup_steps 0 --train_batch_size 1 --fp8_weights step $quick >idle.txt 2>idle.err
+grep -q "warning: --fp8_weights has no effect without --fp8" idle.err || fail "not said: $(cat idle.err)"
 refused 2 "leave --comm_backend out" bench step tiny --emulate 8@450GBs --comm_backend shm $quick
 refused 2 "are for NCCL between GPUs" bench step tiny --emulate 8@450GBs --comm_ctas 8 $quick
 

@@ -2,15 +2,10 @@
 # --download against a server that speaks the hub's API (hub_server.py): cut connections, ranges, wrong hashes, waits,
 # redirects, slow answers, servers without ranges; what arrives lies in the cache as the Hugging Face libraries keep it.
 set -u
-fsdp=$FSDP_BUILD/fsdp
-folder=$(mktemp -d)
-cd "$folder"
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$folder"' EXIT
-fail() { echo "FAILED: $*"; exit 1; }
+source "$(dirname "$0")/support.bash"
 python3 -c 'import http.server' 2>/dev/null || { echo "skipped: no python3 to run the server"; exit 77; }
 "$fsdp" --version | grep -qw libcurl || { # says so, and asks nobody
-    HF_HOME=$folder/home HF_ENDPOINT=http://127.0.0.1:9 "$fsdp" train --device cpu --preset tiny --dataset org/text --download \
+    HF_HOME=$work/home HF_ENDPOINT=http://127.0.0.1:9 "$fsdp" train --device cpu --preset tiny --dataset org/text --download \
         --output_dir run --overwrite >out 2>err && fail "a build without libcurl downloads"
     [ "$(wc -l <err)" -eq 1 ] && grep -q "made without libcurl" err || fail "a build without libcurl: $(cat err)"
     echo "skipped: built without libcurl"
@@ -33,11 +28,11 @@ cp "$FSDP_SOURCE"/tests/golden/llama_gqa/{config.json,model.safetensors} $models
 cp $models/llama/model.safetensors $models/llama/consolidated.safetensors
 cp "$FSDP_SOURCE/tests/golden/tokenizer_words/tokenizer.json" $models/words
 printf weights >$models/words/model.safetensors
-python3 "$FSDP_SOURCE/tests/cli/hub_server.py" repositories "$folder/requests" >port 2>server.err &
+python3 "$FSDP_SOURCE/tests/cli/hub_server.py" repositories "$work/requests" >port 2>server.err &
 server=$!
 for i in $(seq 100); do [ -s port ] && break; sleep 0.1; done
 [ -s port ] || fail "the server does not start: $(cat server.err)"
-export HF_ENDPOINT=http://127.0.0.1:$(cat port) HF_HOME=$folder/home HF_TOKEN=hf_secret HF_HUB_DOWNLOAD_TIMEOUT=1
+export HF_ENDPOINT=http://127.0.0.1:$(cat port) HF_HOME=$work/home HF_TOKEN=hf_secret HF_HUB_DOWNLOAD_TIMEOUT=1
 unset HF_HUB_CACHE HUGGINGFACE_HUB_CACHE FSDP_DATA
 
 # train NAME FLAGS...
@@ -56,12 +51,12 @@ grep -q -- "--download" err || fail "the message does not say how to fetch: $(ca
 # libcurl is opened for --download only. Files that are no libraries stand for a machine without it.
 ldd "$fsdp" "$FSDP_BUILD/libfsdp.so" | grep curl && fail "libcurl is linked"
 mkdir absent && touch absent/libcurl.so.4 absent/libcurl-gnutls.so.4
-export LD_LIBRARY_PATH=$folder/absent${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH=$work/absent${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 train org/text --dataset_config_name en --download && fail "downloaded without libcurl"
 [ "$(wc -l <err)" -eq 1 ] && grep -q "apt install libcurl4" err || fail "without libcurl: $(cat err)"
 mkdir -p texts && cp $data/text/en/cut-1.jsonl texts/a.jsonl
 train texts/a.jsonl || fail "training needs libcurl: $(cat err)"
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$folder"/absent}
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$work"/absent}
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH#:}
 
 timeout 200 "$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --preset tiny --num_layers 1 \
@@ -120,7 +115,7 @@ mkdir -p home/hub/datasets--org--down/snapshots/1 && cp texts/a.jsonl home/hub/d
 train org/down --download || fail "while the hub is down, the cache is not used: $(cat err)"
 kill "$server"
 wait "$server" 2>/dev/null
-HF_HOME=$folder/empty timeout 120 "$fsdp" train --device cpu --preset tiny --max_steps 1 --output_dir other --dataset org/other \
+HF_HOME=$work/empty timeout 120 "$fsdp" train --device cpu --preset tiny --max_steps 1 --output_dir other --dataset org/other \
     --download >other.out 2>other.err &
 job=$!
 train org/text --dataset_config_name en --download || fail "without the hub, the cache is not used: $(cat err)"

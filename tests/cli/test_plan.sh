@@ -64,6 +64,10 @@ grep -q '"device": "NVIDIA H200"' "$work/h200" || fail "the GPU is not named"
 "$fsdp" plan --preset tiny --device tpu >"$work/none" 2>&1
 [ $? -eq 2 ] || fail "a device that does not exist"
 
+# A strategy that was named is planned where another would be the same: hybrid on a single node.
+"$fsdp" plan --preset tiny --world_size 4 --sharding_strategy hybrid --fit 80GB >"$work/single" 2>&1 || fail "hybrid on one node: $(cat "$work/single")"
+grep -q '^The fastest that fits: --sharding_strategy hybrid ' "$work/single" || fail "hybrid on one node: $(cat "$work/single")"
+
 # The fewest ranks; planned again with that number it fits, with one less it does not.
 "$fsdp" plan --preset llama3_1_8b --device h100 --world_size auto --json >"$work/auto" || fail "--world_size auto"
 ranks=$(number ranks "$work/auto")

@@ -41,13 +41,15 @@ grep -q '"reduce_scatter"' two.json || fail "no collectives in the profile of tw
 "$fsdp" plan $job --world_size 2 --sharding_strategy full --predict --profile two.json >out
 grep -q "collectives over 2 ranks were measured" out || fail "$(cat out)"
 
-# Of emulated ranks with the emulated links.
+# Of emulated ranks with the emulated links, also where the profile has collectives of its own.
 exposed() { sed -n 's/.*"predicted_exposed_ms": \([0-9.]*\).*/\1/p' "$1"; }
-for rate in 0.05 1; do
-    "$fsdp" bench step $job --sharding_strategy full --emulate 2@${rate}GBs --profile one.json --steps 1 --warmup_steps 1 --json >emulated.$rate
+for profile in one two; do
+    for rate in 0.05 1; do
+        "$fsdp" bench step $job --sharding_strategy full --emulate 2@${rate}GBs --profile $profile.json --steps 1 --warmup_steps 1 --json >emulated.$rate
+    done
+    awk "BEGIN { exit !($(exposed emulated.0.05) > 4 * $(exposed emulated.1) && $(exposed emulated.1) > 0) }" ||
+        fail "$profile: $(cat emulated.0.05 emulated.1)"
 done
-awk "BEGIN { exit !($(exposed emulated.0.05) > 4 * $(exposed emulated.1) && $(exposed emulated.1) > 0) }" ||
-    fail "$(cat emulated.0.05 emulated.1)"
 
 # A known GPU brings its own; the curve goes up to 16,384.
 "$fsdp" plan --preset llama3_1_8b --device h100 --world_size 8 --predict --predict_scaling auto >out
@@ -62,6 +64,7 @@ refused 2 "no profile of this name" plan $job --predict --profile nobody.json
 FSDP_CACHE_DIR=$work/empty refused 2 "needs kernel times" plan $job --predict --device cpu
 refused 2 "not of" bench kernel $job --threads 2 --profile one.json
 refused 2 "predict_scaling" plan $job --predict --profile one.json --predict_scaling 2,many
+refused 2 "Muon does not update units in host memory" plan $job --predict --profile one.json --optimizer muon --cpu_offload
 refused 2 "predict_links" plan $job --predict --profile one.json --predict_links 0
 head -c 2000 one.json >torn.json
 refused 2 "torn.json" plan $job --predict --profile torn.json

@@ -127,6 +127,12 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: fsdp fet
 -|inputs/cut.safetensors|train --preset tiny --dataset inputs/text.txt --init_from inputs/cut.safetensors
 -|does not fit the model|train --preset tiny --dataset inputs/text.txt --init_from GOLDEN/llama_gqa/model.safetensors
 -|no parameter matches|train --preset tiny --dataset inputs/text.txt --freeze nothing.*
+-|--fp8=hybrid and --fp8_skip=* contradict each other|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip *
+-|no linear layer here has 8-bit products|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip model.*
+-|no linear layer here has 8-bit products|train --model_type gpt2 --dataset inputs/text.txt --output_dir RUN --max_context_width 64 --fp8
+-|no linear layer here has 8-bit products|plan --preset gpt2_124m --fp8
+-|Muon does not update units in host memory|plan --preset llama3_2_1b --device h100 --world_size 8 --optimizer muon --cpu_offload
+-|fp8_skip: no parameter matches "layers.0.*"|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip model.layers.0.*,layers.0.*
 -|--shard_weights has 2 numbers for 1 ranks|train --preset tiny --dataset inputs/text.txt --shard_weights 1,2 --sharding_strategy full
 -|--output_dir=inputs/text.txt/run cannot be made: inputs/text.txt is not a folder|train --preset tiny --dataset inputs/text.txt --max_steps 1 --output_dir inputs/text.txt/run
 -|--metrics=inputs is a folder; a file is expected|train --preset tiny --dataset inputs/text.txt --max_steps 1 --metrics inputs

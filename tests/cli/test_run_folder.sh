@@ -99,6 +99,11 @@ says "--lr is 0.001, the checkpoint was written with 0.0003"
 [[ $(steps back) == "1 2 3 4 5 " ]] || fail "back: $(steps back)"
 run --output_dir back --max_steps 6 --resume auto
 says "resumed from back/checkpoints/step-00000005 at step 5"
+run --output_dir back --max_steps 7 --resume auto --lr_groups 'lm_head.*=0.5'
+says '--lr_groups is ["lm_head.*=0.5"], the checkpoint was written with none'
+run --output_dir back --max_steps 8 --resume auto
+says '--lr_groups is none, the checkpoint was written with ["lm_head.*=0.5"]'
+refused 2 "holds the state of --optimizer adamw, which muon cannot go on from" "${train[@]:1}" --output_dir back --resume auto --optimizer muon
 "$fsdp" ckpt show back/checkpoints >/dev/null || fail "ckpt show"
 
 # A folder of checkpoints that holds another run's, too, more of them and further: this run goes on with its own, and

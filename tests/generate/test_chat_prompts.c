@@ -1,5 +1,5 @@
-/* Prompts as conversations: the tokens that a model is shown are those of transformers' rendering, wherever the template
- * comes from. Templates and renderings are the golden folder's. */
+/* Prompts as conversations: the tokens that a model is shown are those of transformers' rendering, wherever the
+ * template comes from. Templates and renderings are the golden folder's. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
