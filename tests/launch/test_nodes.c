@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/scratch.h"
 #include "comm/ports.h"
 #include "launch/support_launched.h"
 #include "meet/secret.h"
@@ -102,15 +103,19 @@ static void a_wrong_secret_is_refused_and_named_on_both_sides(void **state)
     assert_has(&current, "1 of 2 nodes came within 2 s");
 }
 
+/* Rank 3 fails once rank 0, on the other node, has spoken in this try. */
 static void a_failure_on_one_node_restarts_all_and_the_last_ends_all(void **state)
 {
-    (void)state;
+    setenv("SPOKEN", *state, 1);
     const char *at = free_endpoint();
     fsdp_launch_config first = nodes(2, 2, 0, at), second = nodes(2, 2, 1, at);
     first.max_restarts = second.max_restarts = 1;
     double start = clock_seconds();
     run_pair(first, second, 0,
-             "echo try $FSDP_RESTART_COUNT round $FSDP_RDZV_ROUND; [ $RANK = 3 ] && exit 7; sleep 60");
+             "echo try $FSDP_RESTART_COUNT round $FSDP_RDZV_ROUND; : > $SPOKEN/$FSDP_RESTART_COUNT.$RANK; "
+             "[ $RANK != 3 ] && exec sleep 60; "
+             "until [ -e $SPOKEN/$FSDP_RESTART_COUNT.0 ]; do sleep 0.05; done; exit 7");
+    unsetenv("SPOKEN");
     assert_true(clock_seconds() - start < 20);
     assert_int_equal(current.exit_code, 7);
     assert_int_equal(other.exit_code, 7);
@@ -228,7 +233,8 @@ int main(void)
         cmocka_unit_test(ranks_of_a_second_node_count_on),
         cmocka_unit_test(launchers_that_contradict_each_other_are_named),
         cmocka_unit_test(a_wrong_secret_is_refused_and_named_on_both_sides),
-        cmocka_unit_test(a_failure_on_one_node_restarts_all_and_the_last_ends_all),
+        cmocka_unit_test_setup_teardown(a_failure_on_one_node_restarts_all_and_the_last_ends_all, scratch_setup,
+                                        scratch_teardown),
         cmocka_unit_test(bad_input_on_one_node_ends_all_with_its_status),
         cmocka_unit_test(a_lost_node_is_done_without_and_joins_again),
         cmocka_unit_test(a_store_that_died_is_opened_again),
