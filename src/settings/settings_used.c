@@ -53,6 +53,7 @@ void settings_take_sharding(fsdp_settings *s, const fsdp_config *sharding)
     choose(s, "activation_checkpointing", &s->activation_checkpointing, (int)sharding->checkpointing);
     choose_switch(s, "offload_activations", &s->offload_activations, sharding->offload_activations);
     choose_switch(s, "cpu_offload", &s->cpu_offload, sharding->cpu_offload);
+    choose(s, "fp8_weights", &s->fp8_weights, (int)sharding->fp8_weights);
     if (s->cpu_offload_resident != sharding->cpu_offload_resident) {
         s->cpu_offload_resident = sharding->cpu_offload_resident;
         *origin_of(s, fsdp_flags_find(settings_table, "cpu_offload_resident")) = FSDP_FROM_SIZE;

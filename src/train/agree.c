@@ -12,6 +12,7 @@
 #include "base/record/hooks.h"
 #include "data/dataset.h"
 #include "data/stream.h"
+#include "models/config.h"
 
 /* A setting, or a number of the data, as the message shows it. */
 typedef struct agreed {
@@ -44,12 +45,14 @@ static void add_number(agreed_list *list, const char *name, int64_t value)
     add_text(list, name, text);
 }
 
-/* Which files are streamed: how many samples they have is not known yet. Copies on other hosts have other times; the
- * hub's files have a hash there. */
-static uint64_t streamed_hash(const train_run *run)
+/* Which files are streamed, as how many samples they have is not known yet, and how sources are mixed. Copies on other
+ * hosts have other times; the hub's files have a hash there. */
+static uint64_t sources_hash(const train_run *run)
 {
     const stream_set *set = run->data ? dataset_stream_set(dataset_source_of(run->data)) : NULL;
     uint64_t hash = HASH_START;
+    if (run->mix_weights)
+        hash = hash_bytes(hash, run->mix_weights, (size_t)run->settings->dataset.n * sizeof *run->mix_weights);
     for (size_t i = 0; set && i < set->files.n_files; i++) {
         const stream_stamp *stamp = &set->stamps[i];
         const char *slash = strrchr(set->files.files[i].path, '/');
@@ -67,41 +70,68 @@ static bool is_one_of(const char *name, const char *const *names)
     return false;
 }
 
-/* All that makes the numbers, and when all ranks do something together. Files may lie elsewhere on another host, and
- * when a run ends is each rank's own affair: it is told when one has left. */
-static bool must_agree(const fsdp_flag *flag)
+/* What the numbers are made by, and what all ranks do together. When a run ends is each rank's own affair: it is told
+ * when one has left. bf16 and fp16 are other names of param_dtype. */
+static bool must_agree(const fsdp_flag *flag, bool model_known)
 {
-    static const char *const groups[] = {"Model", "Precision", "Optimisation", NULL};
-    static const char *const own[] = {"max_steps", "epochs", NULL};
-    static const char *const others[] = {"train_batch_size", "val_batch_size",       "shuffle",
-                                         "packing",          "validation_freq",      "validation_batches",
-                                         "checkpoint_freq",  "checkpoint_epochs",    "snapshot_freq",
-                                         "checkpoint_kind",  "checkpoint_at_end",    "async_checkpoint",
-                                         "sample_tokens",    "sample_at_validation", NULL};
+    static const char *const groups[] = {"Precision", "Optimisation", NULL};
+    static const char *const own[] = {"max_steps", "epochs", "bf16", "fp16", NULL};
+    static const char *const others[] = {
+        "train_batch_size",     "val_batch_size",  "shuffle",           "packing",           "validation_freq",
+        "validation_batches",   "checkpoint_freq", "checkpoint_base",   "checkpoint_epochs", "checkpoint_minutes",
+        "snapshot_freq",        "checkpoint_kind", "checkpoint_at_end", "async_checkpoint",  "sample_tokens",
+        "sample_at_validation", "trace_first",     "trace_steps",       "comm_memory",       NULL};
     if (is_one_of(flag->name, others))
         return true;
-    return is_one_of(flag->group, groups) && flag->type != FSDP_FLAG_TEXT && !is_one_of(flag->name, own);
+    if (flag->type == FSDP_FLAG_TEXT || is_one_of(flag->name, own))
+        return false;
+    return is_one_of(flag->group, groups) || (model_known && strcmp(flag->group, "Model") == 0);
 }
 
-static fsdp_status list_agreed(const train_run *run, agreed_list *list)
+/* What all ranks do together where it is asked for, each with a path or a port of its own. */
+static bool must_be_given_alike(const fsdp_flag *flag)
+{
+    static const char *const names[] = {"export_dir", "export_adapter", "trace", "metrics_port", "dashboard", NULL};
+    return is_one_of(flag->name, names);
+}
+
+/* The model as its files, the adapter's and the flags have it. */
+static fsdp_status add_model(agreed_list *list, const train_run *run)
+{
+    json_t *config = model_config_json(&run->model_config);
+    char *text = config ? json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_decref(config);
+    if (!text)
+        return error_set(FSDP_ERR_MEMORY, "comparing the ranks' models: out of host memory");
+    add_number(list, "a model's config.json, hashed", (int64_t)(hash_text(HASH_START, text) >> 1));
+    free(text);
+    return FSDP_OK;
+}
+
+static fsdp_status list_agreed(const train_run *run, bool model_known, agreed_list *list)
 {
     add_number(list, "--max_context_width", run->info.width);
     add_number(list, "--max_target_width", run->info.target_width);
     add_number(list, "--dataset, samples", run->info.n_samples);
-    add_number(list, "--dataset, files, hashed", (int64_t)streamed_hash(run));
+    add_number(list, "--dataset, files, hashed", (int64_t)sources_hash(run));
     add_number(list, "--validation_dataset, samples", run->validation_info.n_samples);
     for (const fsdp_flag *flag = fsdp_settings_flags(); flag->name; flag++) {
         char name[sizeof list->rows[0].name];
-        if (!must_agree(flag))
+        bool by_presence = must_be_given_alike(flag);
+        if (!by_presence && !must_agree(flag, model_known))
             continue;
         char *value = fsdp_flags_value(flag, run->settings);
-        if (!value && flag->type != FSDP_FLAG_LIST)
+        if (!value && flag->type != FSDP_FLAG_LIST && flag->type != FSDP_FLAG_TEXT)
             return error_set(FSDP_ERR_MEMORY, "comparing the ranks' settings: out of host memory");
         snprintf(name, sizeof name, "--%s", flag->name);
-        add_text(list, name, value && *value ? value : "none");
+        bool given = value && *value && strcmp(value, "0") != 0;
+        add_text(list, name, by_presence && given ? "something" : value && *value ? value : "none");
         free(value);
     }
-    return FSDP_OK;
+    if (!model_known)
+        return FSDP_OK;
+    add_text(list, "--dataset, contents, hashed", run->fingerprint);
+    return add_model(list, run);
 }
 
 static fsdp_status compare(const agreed_list *all, int n_ranks)
@@ -111,7 +141,8 @@ static fsdp_status compare(const agreed_list *all, int n_ranks)
             const agreed *first = &all[0].rows[i], *other = &all[r].rows[i];
             if (strcmp(first->value, other->value) != 0)
                 return error_set(FSDP_ERR_PEER,
-                                 "rank %d was started with %s %s, rank 0 with %s: start all ranks with the same flags",
+                                 "rank %d was started with %s %s, rank 0 with %s: start all ranks with the same flags "
+                                 "and files",
                                  r, first->name, other->value, first->value);
         }
     return FSDP_OK;
@@ -132,17 +163,17 @@ static fsdp_status find_difference(const train_run *run, const agreed_list *mine
     return status;
 }
 
-fsdp_status run_agree(const train_run *run)
+fsdp_status run_agree(const train_run *run, bool model_known)
 {
     if (run->n_ranks == 1)
         return FSDP_OK;
     uint64_t hash = HASH_START;
     agreed_list *mine = calloc(1, sizeof *mine);
-    fsdp_status status =
-        mine ? list_agreed(run, mine) : error_set(FSDP_ERR_MEMORY, "comparing the ranks' settings: out of host memory");
+    fsdp_status status = mine ? list_agreed(run, model_known, mine)
+                              : error_set(FSDP_ERR_MEMORY, "comparing the ranks' settings: out of host memory");
     for (int i = 0; status == FSDP_OK && i < mine->n; i++)
-        hash = hash_text(hash, mine->rows[i].value);
-    int64_t positive = (int64_t)(hash >> 1), most[] = {positive, -positive}; /* the most, and the least */
+        hash = hash_bytes(hash, mine->rows[i].value, sizeof mine->rows[i].value); /* with what separates them */
+    int64_t positive = (int64_t)(hash >> 1), most[] = {positive, -positive};      /* the most, and the least */
     if (status == FSDP_OK)
         status = comm_all_reduce_i64(comm_world(run->world->comm), "settings", 0, FSDP_REDUCE_MAX, most, 2);
     if (status == FSDP_OK && most[0] != -most[1])

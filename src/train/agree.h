@@ -6,9 +6,11 @@
 
 #include "train/run.h"
 
-/* After the data is open, and once more when the model's own files have been read. FSDP_ERR_PEER names the first rank
- * that differs from rank 0, the flag and both values; every rank says the same. */
-fsdp_status run_agree(const train_run *run);
+/* After the data is open, and once more when the model's own files are `known`, with all of the model's numbers and a
+ * fingerprint of the data. FSDP_ERR_PEER names the first rank that differs from rank 0, the flag and both values; every
+ * rank says the same. Not compared: the weights that ranks begin with, tokenizers and templates where samples come out
+ * the same. */
+fsdp_status run_agree(const train_run *run, bool model_known);
 
 /* Called after each step; compares in every AGREE_EVERY-th step and in the `last`: the data's position, the scalars of
  * the optimizer and the schedule, the model's buffers, and, where ranks hold the same shard (no_shard, hybrid), its

@@ -115,8 +115,8 @@ static fsdp_status remove_file(const char *folder, const char *name)
 /* What a run leaves under names of ours; everything else in the folder stays. */
 static fsdp_status remove_former_run(const run_folder *f)
 {
-    static const char *const files[] = {"metrics.jsonl", "validation.jsonl", "settings.json",
-                                        "ranks.json",    "report.html",      RUN_FILE};
+    static const char *const files[] = {"metrics.jsonl", "validation.jsonl", "settings.json", "ranks.json",
+                                        "report.html",   "fp8_check.jsonl",  RUN_FILE};
     ckpt_listing listing;
     FSDP_TRY(ckpt_directory_list(f->checkpoints, &listing));
     fsdp_status status = FSDP_OK;

@@ -49,18 +49,35 @@ static json_t *triple(const double x[3])
     return json_pack("[o, o, o]", number(x[0]), number(x[1]), number(x[2]));
 }
 
-static void take_layer(void *context, const fsdp_fp8_layer *l)
+static void add_figures(checking *c, const fsdp_fp8_layer *l)
 {
-    checking *c = context;
-    bool unknown = !l->falls_back && !isfinite(l->output_error + l->gradient_error);
-    c->n++;
-    c->unknown += unknown;
     add(&c->output, l->output_error, l->name);
     add(&c->gradient, l->gradient_error, l->name);
     for (int i = 0; i < 3; i++) {
         c->flushed[i] += l->flushed[i];
         c->saturated = fmax(c->saturated, l->saturated[i]);
     }
+}
+
+enum { PERCENT_BYTES = 24 };
+
+static const char *percent(double x, char out[PERCENT_BYTES])
+{
+    if (isfinite(x))
+        snprintf(out, PERCENT_BYTES, "%.2g %%", 100 * x);
+    else
+        snprintf(out, PERCENT_BYTES, "not finite");
+    return out;
+}
+
+static void take_layer(void *context, const fsdp_fp8_layer *l)
+{
+    checking *c = context;
+    bool unknown = !l->falls_back && !isfinite(l->output_error + l->gradient_error);
+    c->n++;
+    c->unknown += unknown;
+    if (!unknown)
+        add_figures(c, l);
     if (c->layers)
         json_array_append_new(c->layers, json_pack("{s:s, s:o, s:o, s:o, s:o, s:b}", "name", l->name, "output_error",
                                                    number(l->output_error), "gradient_error", number(l->gradient_error),
@@ -68,11 +85,12 @@ static void take_layer(void *context, const fsdp_fp8_layer *l)
                                                    "falls_back", l->falls_back));
     if (!l->falls_back)
         return;
+    char output[PERCENT_BYTES], gradient[PERCENT_BYTES];
     if (c->run->rank == 0) /* the others would say the same */
         run_say(c->run, FSDP_LINE_WARNING,
-                "%s leaves 8 bits: its output is off by %.2g %%, its weight gradient by %.2g %%, where --fp8_max_error "
-                "allows %.2g %%",
-                l->name, 100 * l->output_error, 100 * l->gradient_error, 100 * c->run->settings->fp8_max_error);
+                "%s leaves 8 bits: error of its output %s, of its weight gradient %s; --fp8_max_error allows %.2g %%",
+                l->name, percent(l->output_error, output), percent(l->gradient_error, gradient),
+                100 * c->run->settings->fp8_max_error);
 }
 
 static void say(const checking *c)
@@ -87,16 +105,18 @@ static void say(const checking *c)
             "step %lld: products of %d of %d layers are not finite in --param_dtype either: this batch says nothing "
             "of them in 8 bits",
             (long long)c->run->step, c->unknown, c->n);
-        return;
     }
+    int known = c->n - c->unknown;
+    if (known == 0)
+        return;
     run_say(
         c->run, FSDP_LINE_INFO,
         "step %lld: 8 bits in %d layers: outputs are off by %.2g %% (worst: %s, %.2g %%), weight gradients by %.2g %% "
         "(worst: %s, %.2g %%); became 0: %.2g %% of inputs, %.2g %% of weights, %.2g %% of gradients; saturated: at "
         "most %.2g %%",
-        (long long)c->run->step, c->n, 100 * c->output.sum / c->n, c->output.worst, 100 * c->output.most,
-        100 * c->gradient.sum / c->n, c->gradient.worst, 100 * c->gradient.most, 100 * c->flushed[0] / c->n,
-        100 * c->flushed[1] / c->n, 100 * c->flushed[2] / c->n, 100 * c->saturated);
+        (long long)c->run->step, known, 100 * c->output.sum / known, c->output.worst, 100 * c->output.most,
+        100 * c->gradient.sum / known, c->gradient.worst, 100 * c->gradient.most, 100 * c->flushed[0] / known,
+        100 * c->flushed[1] / known, 100 * c->flushed[2] / known, 100 * c->saturated);
 }
 
 /* One line, by one call. What an earlier session wrote of this step and later ones is made again. */

@@ -119,8 +119,8 @@ static fsdp_status open_parts(train_run *run, fsdp_measurement *out)
     FSDP_TRY(fsdp_settings_check(&run->used));
     limit_width(run);
     FSDP_TRY(run_open_data(run));
-    FSDP_TRY(run_agree(run));
     FSDP_TRY(assemble_model_from(run->settings, &run->source, run_vocabulary(run), NULL, &run->model_config));
+    FSDP_TRY(run_agree(run, true));
     FSDP_TRY(record_check("the data set", &run->model_config, &run->validation_info));
     FSDP_TRY(assemble_count(&run->model_config, &out->parameters));
     return open_model(run, out->average);

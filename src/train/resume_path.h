@@ -8,8 +8,9 @@
 #include "comm/comm.h"
 
 /* `from` has no checkpoint that could be loaded. FSDP_OK when it is `own`, the folder that this run saves into, and
- * that is missing or has no checkpoint yet: recipes pass it on the first run too. A first save of kind local that did
- * not get its name on every rank is none. Everything else is FSDP_ERR_INPUT with what was found there instead and what
+ * that is missing or has no checkpoint yet: recipes pass it on the first run too. A first save of kind local that was
+ * cut off before it got its name on every rank is none; of one that failed on a rank, whose part is gone, nothing tells
+ * it from one that lost a part. Everything else is FSDP_ERR_INPUT with what was found there instead and what
  * to do. Collective. */
 fsdp_status resume_path_judge(const char *from, const char *own, comm_group *world);
 

@@ -379,14 +379,15 @@ static fsdp_status open_parts(train_run *run)
     FSDP_TRY(run_download(run));
     FSDP_TRY(run_find_model(run));
     FSDP_TRY(run_open_data(run));
-    FSDP_TRY(run_agree(run));
+    FSDP_TRY(run_agree(run, false));
     FSDP_TRY(choose_model(run));
-    FSDP_TRY(run_agree(run)); /* with what the model's files say */
+    if (!s->dry_run)
+        FSDP_TRY(run_fingerprint(run));
+    FSDP_TRY(run_agree(run, true));
     if (s->dry_run) {
         say_choice(run);
         return FSDP_OK;
     }
-    FSDP_TRY(run_fingerprint(run));
     FSDP_TRY(open_model(run));
     FSDP_TRY(run_resume(run));
     FSDP_TRY(run_plan_length(run));

@@ -81,6 +81,30 @@ done
 token=file$$; start 0 2 --model_config "$folder/1e-5.json"; a=$!; start 1 2 --model_config "$folder/0.5.json"; b=$!
 expect "a rank with another config.json is told" $a 0 "rank 1 was started with --norm_eps 0.5, rank 0 with 1e-05"
 
+sed 's/0.5}/1e-5, "attention_dropout": 0.5}/' "$folder/0.5.json" >"$folder/drops.json"
+token=drop$$; start 0 2 --model_config "$folder/1e-5.json"; a=$!; start 1 2 --model_config "$folder/drops.json"; b=$!
+expect "a rank whose model differs in what no flag names is told" $a 0 "rank 1 was started with a model's config.json, hashed"
+
+# Two flags whose values look the same one after the other, and one that only says when ranks come together.
+token=pair$$; start 0 2 --lr_decay_iters 1 --warmup 10; a=$!; start 1 2 --lr_decay_iters 11 --warmup 0; b=$!
+expect "values are compared one by one" $a 0 "rank 1 was started with --lr_decay_iters 11, rank 0 with 1"
+token=minutes$$; start 0 2; a=$!; start 1 2 --checkpoint_minutes 5; b=$!
+expect "a rank that meets others by the clock is told" $a 0 "rank 1 was started with --checkpoint_minutes 5, rank 0 with 0"
+token=export$$; start 0 2; a=$!; start 1 2 --export_dir "$folder/exported"; b=$!
+expect "a rank that exports alone is told" $a 0 "rank 1 was started with --export_dir something, rank 0 with none"
+
+# The same files in other shares, and other contents of the same length.
+cp "$FSDP_SOURCE/README.md" "$folder/a.md"; tr a-y b-z <"$folder/a.md" >"$folder/b.md"
+token=mix$$; start 0 2 --dataset "$folder/a.md=1,$folder/b.md=9"; a=$!; start 1 2 --dataset "$folder/a.md=9,$folder/b.md=1"; b=$!
+expect "a rank that mixes otherwise is told" $a 0 "rank 1 was started with --dataset, "
+token=content$$; start 0 2 --dataset "$folder/a.md"; a=$!; start 1 2 --dataset "$folder/b.md"; b=$!
+expect "a rank with other data is told" $a 0 "rank 1 was started with --dataset, contents, hashed"
+
+# Two names of one thing are no difference.
+token=names$$; start 0 2 --bf16; a=$!; start 1 2 --param_dtype bf16; b=$!
+await_steps && kill -KILL $b
+expect "two spellings train together" $a 0 "rank 1 has ended\|rank 1.*connection\|killed"
+
 wait 2>/dev/null
 for pid in "${pids[@]}"; do
     if kill -0 "$pid" 2>/dev/null; then echo "FAILED: process $pid is left"; failures=$((failures + 1)); fi
