@@ -102,7 +102,8 @@ typedef struct fsdp_checkpoint_prune_config {
         .size = sizeof(fsdp_checkpoint_prune_config), .keep = 1                                                        \
     }
 
-/* Removes old checkpoints of a run or a directory: complete ones beyond `keep` and `keep_every`. The newest stay. */
+/* Removes old checkpoints of a run or a directory: complete ones beyond `keep` and `keep_every`. The newest stay. Of a
+ * run that saves where others do, only its own count and go. */
 FSDP_API fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *config, char **text);
 
 #ifdef __cplusplus

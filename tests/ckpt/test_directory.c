@@ -113,7 +113,7 @@ static void a_damaged_newest_one_does_not_count(void **state)
     snprintf(path, sizeof path, "%s/step-00000030/COMMIT", directory);
     assert_int_equal(unlink(path), 0);
     ckpt_prune_result result;
-    assert_ok(ckpt_directory_prune(directory, 1, 0, -1, NULL, false, &result));
+    assert_ok(ckpt_directory_prune(directory, 1, 0, -1, NULL, NULL, false, &result));
     assert_int_equal(result.n_kept, 1);
     assert_int_equal(result.n_removed, 1);
     assert_non_null(strstr(result.removed[0], "step-00000010"));
@@ -131,7 +131,7 @@ static void without_a_complete_one_nothing_is_removed(void **state)
     assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof path, "%s/step-00000020.tmp-1", directory);
     assert_ok(file_make_directories(path));
-    assert_ok(ckpt_directory_prune(directory, 1, 0, -1, NULL, false, NULL));
+    assert_ok(ckpt_directory_prune(directory, 1, 0, -1, NULL, NULL, false, NULL));
     assert_string_equal(steps_in(directory), "20? 10?");
 }
 

@@ -115,6 +115,17 @@ run --output_dir near --checkpoint_dir apart --max_steps 4 --checkpoint_freq 1 -
 says "resumed from apart/step-00000002 at step 2"
 [[ $(ls apart | tr '\n' ' ') == "step-00000004 step-00000009 " ]] || fail "another run's checkpoint was removed: $(ls apart)"
 
+# The ckpt commands take the run's own there, too, although another's is newer; and one that is gone is named.
+run --output_dir near --checkpoint_dir apart --max_steps 6 --checkpoint_freq 1 --keep_checkpoints 9 --resume auto
+"$fsdp" ckpt show near >log || fail "ckpt show of a run: $(cat log)"
+grep -q "3 checkpoints" log && ! grep -q step-00000009 log || fail "ckpt show lists another run's: $(cat log)"
+"$fsdp" ckpt export near exported >log 2>&1 && grep -q "step-00000006" log || fail "ckpt export takes another run's: $(cat log)"
+"$fsdp" ckpt prune near --keep_checkpoints 1 >log || fail "ckpt prune of a run: $(cat log)"
+[[ $(ls apart | tr '\n' ' ') == "step-00000006 step-00000009 " ]] || fail "ckpt prune removed another run's: $(ls apart)"
+mv apart gone
+refused 2 "/apart, which is not there any more" ckpt prune near
+mv gone apart
+
 # Two jobs in one folder at once: the second is refused and the first goes on.
 "${train[@]}" --output_dir busy --max_steps 1000000 --checkpoint_freq 10 >busy.log 2>&1 &
 job=$!

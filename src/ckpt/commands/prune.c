@@ -2,6 +2,7 @@
 #include <fsdp/checkpoint.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -56,21 +57,22 @@ static int count_ranks_with(const ckpt_listing *listing, const ckpt_entry *own)
     return n;
 }
 
-/* Complete checkpoints of `rank` that another rank here lacks: no run resumes from those, so they do not count. */
-static int n_useless(const ckpt_listing *listing, int rank, int n_local_ranks)
+/* Complete checkpoints of `rank` that another rank here lacks: no run resumes from those, so they do not count. `run`:
+ * whose; NULL: any. */
+static int n_useless(const ckpt_listing *listing, const char *run, int rank, int n_local_ranks)
 {
     int n = 0;
     for (int i = 0; rank >= 0 && i < listing->n_entries; i++) {
         const ckpt_entry *entry = &listing->entries[i];
         n += entry->rank == rank && !entry->temporary && entry->condition == CKPT_COMPLETE &&
-             count_ranks_with(listing, entry) < n_local_ranks;
+             (!run || strcmp(entry->run, run) == 0) && count_ranks_with(listing, entry) < n_local_ranks;
     }
     return n;
 }
 
 /* Kind local: every rank's checkpoints are a set of their own. */
-static fsdp_status prune_ranks(const fsdp_checkpoint_prune_config *config, const ckpt_listing *listing, json_t *removed,
-                               int *n_kept)
+static fsdp_status prune_ranks(const fsdp_checkpoint_prune_config *config, const char *run, const ckpt_listing *listing,
+                               json_t *removed, int *n_kept)
 {
     int n_ranks = 0;
     int *ranks = list_ranks(listing, &n_ranks);
@@ -79,8 +81,9 @@ static fsdp_status prune_ranks(const fsdp_checkpoint_prune_config *config, const
     int n_local_ranks = n_ranks - (n_ranks > 0 && ranks[0] < 0);
     for (int r = 0; r < n_ranks && status == FSDP_OK; r++) {
         ckpt_prune_result result;
-        status = ckpt_directory_prune(config->directory, config->keep + n_useless(listing, ranks[r], n_local_ranks),
-                                      config->keep_every, ranks[r], NULL, config->dry_run, &result);
+        int keep = config->keep + n_useless(listing, run, ranks[r], n_local_ranks);
+        status = ckpt_directory_prune(config->directory, keep, config->keep_every, ranks[r], run, NULL, config->dry_run,
+                                      &result);
         for (int i = 0; i < result.n_removed; i++)
             json_array_append_new(removed, json_string(result.removed[i]));
         *n_kept += result.n_kept;
@@ -90,13 +93,13 @@ static fsdp_status prune_ranks(const fsdp_checkpoint_prune_config *config, const
     return status;
 }
 
-static fsdp_status prune_all(const fsdp_checkpoint_prune_config *config, json_t *removed, int *n_kept)
+static fsdp_status prune_all(const fsdp_checkpoint_prune_config *config, const char *run, json_t *removed, int *n_kept)
 {
     ckpt_listing listing;
     FSDP_TRY(ckpt_directory_list(config->directory, &listing));
     for (int i = 0; i < listing.n_entries; i++)
         ckpt_entry_check(&listing.entries[i]);
-    fsdp_status status = prune_ranks(config, &listing, removed, n_kept);
+    fsdp_status status = prune_ranks(config, run, &listing, removed, n_kept);
     ckpt_listing_free(&listing);
     return status;
 }
@@ -105,17 +108,18 @@ fsdp_status fsdp_checkpoint_prune(const fsdp_checkpoint_prune_config *given, cha
 {
     *text = NULL;
     SIZED_READ(fsdp_checkpoint_prune_config, FSDP_CHECKPOINT_PRUNE_CONFIG_INIT, full, given);
-    char *directory;
+    char *directory, *run = NULL;
     if (!full.directory || !file_is_directory(full.directory))
         return error_set(FSDP_ERR_INPUT, "%s: no directory of checkpoints", full.directory ? full.directory : "(none)");
     if (full.keep < 1 || full.keep_every < 0)
         return error_set(FSDP_ERR_INPUT, "at least one checkpoint must be kept: keep is %d, keep every %lld", full.keep,
                          (long long)full.keep_every);
-    FSDP_TRY(report_directory(full.directory, &directory));
+    FSDP_TRY(report_directory(full.directory, &directory, &run));
     full.directory = directory;
     int n_kept = 0;
     json_t *removed = json_array();
-    fsdp_status status = prune_all(&full, removed, &n_kept);
+    fsdp_status status = prune_all(&full, run, removed, &n_kept);
+    free(run);
     free(directory);
     if (status != FSDP_OK) {
         json_decref(removed);

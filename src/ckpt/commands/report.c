@@ -24,34 +24,84 @@ bool report_is_directory_of_checkpoints(const char *path)
            !has_file(path, "config.json") && !dcp_folder_is(path);
 }
 
-/* Where the run in this folder saves: in "checkpoints", or where its run.json says. NULL: it is no run's. malloc'd. */
-static char *checkpoints_of_run(const char *path)
+/* Where the run of this file saves, and what it calls itself, if other runs may save there, too. NULL: in its own
+ * folder.
+ */
+static fsdp_status read_apart(const char *file, char **out, char **name)
 {
-    char *inside = file_join(path, "checkpoints"), *file = file_join(path, "run.json");
-    json_t *run = file && file_exists(file) ? json_load_file(file, 0, NULL) : NULL;
-    const char *apart = json_string_value(json_object_get(run, "checkpoints"));
-    char *found = apart && *apart ? strdup(apart) : inside && file_is_directory(inside) ? strdup(inside) : NULL;
+    json_t *run = file_exists(file) ? json_load_file(file, 0, NULL) : NULL;
+    const char *apart = json_string_value(json_object_get(run, "checkpoints")),
+               *called = json_string_value(json_object_get(run, "run"));
+    fsdp_status status = FSDP_OK;
+    if (apart && *apart && (!called || !*called))
+        status =
+            error_set(FSDP_ERR_INPUT, "%s: it does not say which of the checkpoints in %s are its own", file, apart);
+    else if (apart && *apart && (!(*out = strdup(apart)) || !(*name = strdup(called))))
+        status = error_set(FSDP_ERR_MEMORY, "%s: out of memory", file);
     json_decref(run);
-    free(file);
-    free(inside);
-    return found;
+    return status;
 }
 
-fsdp_status report_directory(const char *path, char **out)
+/* The checkpoints of a run: where its run.json says, or beside it. */
+static fsdp_status find_of_run(const char *path, char **out, char **name)
+{
+    char *inside = file_join(path, "checkpoints"), *file = file_join(path, "run.json");
+    fsdp_status status =
+        inside && file ? read_apart(file, out, name) : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    bool is_inside = status == FSDP_OK && file_is_directory(inside);
+    if (status == FSDP_OK && *out && !file_is_directory(*out) && !is_inside)
+        status = error_set(FSDP_ERR_INPUT, "%s: its checkpoints were in %s, which is not there any more", path, *out);
+    if (status == FSDP_OK && is_inside && (!*out || !file_is_directory(*out))) {
+        free(*out);
+        free(*name);
+        *out = inside;
+        *name = inside = NULL;
+    }
+    free(file);
+    free(inside);
+    return status;
+}
+
+fsdp_status report_directory(const char *path, char **out, char **run)
 {
     ckpt_listing listing;
+    *out = *run = NULL;
     FSDP_TRY(ckpt_directory_list(path, &listing));
-    char *of_run = listing.n_entries == 0 ? checkpoints_of_run(path) : NULL;
+    fsdp_status status = listing.n_entries == 0 ? find_of_run(path, out, run) : FSDP_OK;
     ckpt_listing_free(&listing);
-    *out = of_run ? of_run : strdup(path);
-    return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    if (status == FSDP_OK && !*out && !(*out = strdup(path)))
+        status = error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    if (status != FSDP_OK) {
+        free(*out);
+        free(*run);
+        *out = *run = NULL;
+    }
+    return status;
+}
+
+/* Leaves out what other runs wrote. Who wrote a damaged one may not be known. */
+static void keep_own(ckpt_listing *listing, const char *run)
+{
+    int kept = 0;
+    for (int i = 0; i < listing->n_entries; i++) {
+        ckpt_entry entry = listing->entries[i];
+        ckpt_entry_check(&entry);
+        if (entry.run[0] && strcmp(entry.run, run) != 0)
+            free(entry.path);
+        else
+            listing->entries[kept++] = entry;
+    }
+    listing->n_entries = kept;
 }
 
 fsdp_status report_list(const char *path, ckpt_listing *listing)
 {
-    char *directory;
-    FSDP_TRY(report_directory(path, &directory));
+    char *directory, *run;
+    FSDP_TRY(report_directory(path, &directory, &run));
     fsdp_status status = ckpt_directory_list(directory, listing);
+    if (status == FSDP_OK && run)
+        keep_own(listing, run);
+    free(run);
     free(directory);
     return status;
 }

@@ -10,9 +10,10 @@
 /* The checkpoint or model folder that `path` means; malloc'd. A directory of checkpoints: its newest complete one. */
 fsdp_status report_resolve(const char *path, char **out);
 bool report_is_directory_of_checkpoints(const char *path);
-/* The directory of checkpoints that `path` is, or that of the run in that folder; malloc'd. */
-fsdp_status report_directory(const char *path, char **out);
-/* The checkpoints in it. */
+/* The directory of checkpoints that `path` is, or that of the run in that folder; malloc'd. *run (malloc'd): what that
+ * run calls itself, if it saves where others may as well; NULL: all that is there is meant. */
+fsdp_status report_directory(const char *path, char **out, char **run);
+/* The checkpoints in it; of a run, its own. */
 fsdp_status report_list(const char *path, ckpt_listing *listing);
 
 /* Takes `report`. As JSON, or as `print` writes it; names in it are from files, so either shows control characters

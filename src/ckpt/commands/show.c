@@ -25,13 +25,18 @@ static json_t *entry_json(ckpt_entry *entry)
 static fsdp_status list_json(const char *path, json_t **out)
 {
     ckpt_listing listing;
-    FSDP_TRY(ckpt_directory_list(path, &listing));
+    char *directory, *run;
+    FSDP_TRY(report_directory(path, &directory, &run));
+    fsdp_status status = report_list(path, &listing);
     json_t *array = json_array();
-    for (int i = 0; i < listing.n_entries; i++)
+    for (int i = 0; status == FSDP_OK && i < listing.n_entries; i++)
         json_array_append_new(array, entry_json(&listing.entries[i]));
-    ckpt_listing_free(&listing);
-    *out = json_pack("{s:s, s:o}", "directory", path, "checkpoints", array);
-    return *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    if (status == FSDP_OK)
+        ckpt_listing_free(&listing);
+    *out = json_pack("{s:s, s:o}", "directory", directory, "checkpoints", array);
+    free(run);
+    free(directory);
+    return status != FSDP_OK || *out ? status : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
 }
 
 static void print_list(FILE *out, const json_t *report)
@@ -140,11 +145,11 @@ fsdp_status fsdp_checkpoint_show(const char *path, bool json, char **text)
     json_t *report = NULL;
     *text = NULL;
     if (report_is_directory_of_checkpoints(path)) {
-        char *directory;
-        FSDP_TRY(report_directory(path, &directory));
-        fsdp_status status = list_json(directory, &report);
-        free(directory);
-        return status == FSDP_OK ? report_text(report, json, print_list, text) : status;
+        fsdp_status status = list_json(path, &report);
+        if (status == FSDP_OK)
+            return report_text(report, json, print_list, text);
+        json_decref(report);
+        return status;
     }
     FSDP_TRY(source_open(path, &source));
     report = source_json(source);

@@ -273,7 +273,8 @@ void save_task_prune(const save_task *task)
         return;
     bool local = task->kind == FSDP_CKPT_LOCAL;
     int rank = local ? task->rank : -1;
-    fsdp_status status = ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, task->final, false, NULL);
+    fsdp_status status =
+        ckpt_directory_prune(task->root, task->keep, task->keep_every, rank, NULL, task->final, false, NULL);
     if (status == FSDP_OK && local)
         status = ckpt_directory_prune_departed(task->root, task->keep, task->keep_every, rank, task->world_size);
     if (status != FSDP_OK)

@@ -335,11 +335,10 @@ static int count_higher(const ckpt_listing *listing, const ckpt_entry *entry)
     return n;
 }
 
-static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_every, int rank, const char *written,
-                                bool dry_run, ckpt_prune_result *result)
+static fsdp_status prune_listed(ckpt_listing *listing, int keep, int64_t keep_every, int rank, const char *run,
+                                const char *written, bool dry_run, ckpt_prune_result *result)
 {
     int n_complete = 0;
-    const char *run = run_of(listing, written);
     for (int i = 0; i < listing->n_entries; i++) {
         const ckpt_entry *entry = &listing->entries[i];
         char who[300];
@@ -376,8 +375,8 @@ static bool any_complete(const ckpt_listing *listing, int rank)
     return false;
 }
 
-fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,
-                                 bool dry_run, ckpt_prune_result *result)
+fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *run,
+                                 const char *written, bool dry_run, ckpt_prune_result *result)
 {
     ckpt_listing listing;
     if (result)
@@ -386,7 +385,8 @@ fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_e
     ckpt_listing_by_commit(&listing, NULL);
     fsdp_status status = FSDP_OK;
     if (any_complete(&listing, rank))
-        status = prune_listed(&listing, keep, keep_every, rank, written, dry_run, result);
+        status = prune_listed(&listing, keep, keep_every, rank, run ? run : run_of(&listing, written), written, dry_run,
+                              result);
     ckpt_listing_free(&listing);
     return status;
 }

@@ -73,11 +73,12 @@ typedef struct ckpt_prune_result {
 
 /* Removes all but the `keep` newest complete checkpoints (0: keeps all) and those whose step is a multiple of
  * `keep_every` (0: none more), and what unfinished saves left whose owner is gone (owner.h). `written` (a path, may be
- * NULL) was written just now: it stays, and what other runs wrote is neither counted nor removed. Without any complete
+ * NULL) was written just now: it stays. What other runs than `run` wrote (NULL: than that of `written`, or, without
+ * either, than any) is neither counted nor removed. Without any complete
  * checkpoint nothing is removed. `rank`: those of kind local of this rank (-1: those of all ranks). A checkpoint is
  * renamed before it is taken apart, so none is ever found half removed under its name. result may be NULL. */
-fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *written,
-                                 bool dry_run, ckpt_prune_result *result);
+fsdp_status ckpt_directory_prune(const char *directory, int keep, int64_t keep_every, int rank, const char *run,
+                                 const char *written, bool dry_run, ckpt_prune_result *result);
 /* Kind local, after the prune of `rank`: parts of ranks that a job of `world_size` ranks does not have, of which this
  * rank takes every world_size-th. They go where this rank has a checkpoint of the same step from another save, or keeps
  * none as old; others may be part of a checkpoint that is whole. */
