@@ -78,14 +78,14 @@ static fsdp_status list_values(plan_detail *d)
     return FSDP_OK;
 }
 
-/* Plans one change. What cannot be planned (a group that does not divide the ranks) is no remedy; running out of memory
- * is a failure. */
+/* Plans one change. What cannot be planned (a group that does not divide the ranks, Muon over host memory) is no
+ * remedy; running out of memory is a failure. */
 static fsdp_status try_remedy(plan_detail *d, const workload *work, const fsdp_config *config, const plan_world *world,
                               const char *flags)
 {
     memory_plan plan;
     fsdp_status status = workload_plan(work, config, world, &plan);
-    if (status == FSDP_ERR_INPUT)
+    if (status == FSDP_ERR_INPUT || status == FSDP_ERR_UNSUPPORTED)
         return FSDP_OK;
     FSDP_TRY(status);
     bool saves =

@@ -48,11 +48,13 @@ const char *plan_flags(const fsdp_config *c, const fsdp_config *given, char *tex
     char resident[40] = "";
     if (c->cpu_offload && c->cpu_offload_resident != given->cpu_offload_resident)
         snprintf(resident, sizeof resident, " --cpu_offload_resident %d", c->cpu_offload_resident);
-    snprintf(text, bytes, "--sharding_strategy %s --activation_checkpointing %s%s%s%s", fsdp_strategy_name(c->strategy),
-             levels[c->checkpointing],
+    bool codes = c->fp8_weights == FSDP_FP8_WEIGHTS_EACH_STEP && c->fp8_weights != given->fp8_weights;
+    snprintf(text, bytes, "--sharding_strategy %s --activation_checkpointing %s%s%s%s%s",
+             fsdp_strategy_name(c->strategy), levels[c->checkpointing],
              switched(c->offload_activations, given->offload_activations, " --offload_activations",
                       " --no_offload_activations"),
-             switched(c->cpu_offload, given->cpu_offload, " --cpu_offload", " --no_cpu_offload"), resident);
+             switched(c->cpu_offload, given->cpu_offload, " --cpu_offload", " --no_cpu_offload"), resident,
+             codes ? " --fp8_weights step" : "");
     return text;
 }
 
@@ -207,6 +209,7 @@ fsdp_status plan_fit(const plan_search *s, plan_found *out)
     fit_search f = {.out = out};
     *out = (plan_found){.fit.planned = false};
     FSDP_TRY(visit_settings(s, try_setting, &f, &found));
+    out->too_large = !found;
     if (!found)
         return nothing_fits(s, &f.smallest);
     bool residents = s->free.cpu_offload_resident && out->fit.config.cpu_offload;
@@ -219,8 +222,8 @@ fsdp_status plan_fit(const plan_search *s, plan_found *out)
     return workload_plan(s->work, &out->fit.config, &s->world, &out->fit.plan);
 }
 
-/* Whether anything fits n ranks, and what nothing_fits said otherwise. */
-static fsdp_status fits_ranks(const plan_search *s, int n, bool *fits)
+/* Whether anything fits n ranks, and otherwise, as the message, why not; `too_large`: it can be planned. */
+static fsdp_status fits_ranks(const plan_search *s, int n, bool *fits, bool *too_large)
 {
     plan_search here = *s;
     plan_found found;
@@ -228,6 +231,7 @@ static fsdp_status fits_ranks(const plan_search *s, int n, bool *fits)
     here.world.ranks_per_node = (int)min_i64(s->world.ranks_per_node, n);
     fsdp_status status = plan_fit(&here, &found);
     *fits = status == FSDP_OK;
+    *too_large = found.too_large;
     return status == FSDP_ERR_INPUT ? FSDP_OK : status;
 }
 
@@ -236,11 +240,12 @@ static fsdp_status fits_ranks(const plan_search *s, int n, bool *fits)
 fsdp_status plan_fewest_ranks(const plan_search *s, int most, int *n_ranks)
 {
     int high = 1, low = 0; /* low ranks do not fit */
-    bool fits = false;
+    bool fits = false, too_large;
     while (!fits) {
-        FSDP_TRY(fits_ranks(s, high, &fits));
+        FSDP_TRY(fits_ranks(s, high, &fits, &too_large));
         if (!fits && high >= most)
-            return error_set(FSDP_ERR_INPUT, "even %d ranks are too few: %s", most, fsdp_last_error());
+            return too_large ? error_set(FSDP_ERR_INPUT, "even %d ranks are too few: %s", most, fsdp_last_error())
+                             : FSDP_ERR_INPUT;
         if (!fits) {
             low = high;
             high = (int)min_i64(2 * (int64_t)high, most);
@@ -248,7 +253,7 @@ fsdp_status plan_fewest_ranks(const plan_search *s, int most, int *n_ranks)
     }
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
-        FSDP_TRY(fits_ranks(s, middle, &fits));
+        FSDP_TRY(fits_ranks(s, middle, &fits, &too_large));
         if (fits)
             high = middle;
         else

@@ -42,6 +42,7 @@ typedef struct plan_search {
 typedef struct plan_found {
     plan_entry fit;
     plan_entry faster; /* the next faster one, which does not fit; not planned when there is none */
+    bool too_large;    /* everything was planned, and nothing fits */
 } plan_found;
 
 /* The fastest setting that fits: least communication first, then least recomputation, then activations on the host;

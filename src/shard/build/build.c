@@ -185,6 +185,8 @@ static fsdp_status agree(fsdp_model *m)
     mine[1] = hash_bytes(mine[1], settings, sizeof settings);
     mine[1] = hash_bytes(mine[1], &c->gradient_divisor, sizeof c->gradient_divisor);
     mine[1] = policy_hash(m, mine[1]);
+    for (int i = 0; i < m->contents.n_parameters; i++)
+        mine[1] = hash_u64(mine[1], (uint64_t)m->contents.parameters[i]->fp8); /* what fp8_skip has left */
     uint64_t *all = calloc((size_t)world * 2, sizeof *all);
     size_t *bytes = calloc((size_t)world, sizeof *bytes);
     fsdp_status status = FSDP_ERR_MEMORY;

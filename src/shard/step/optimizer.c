@@ -155,7 +155,7 @@ static void adjust_loss_scale(fsdp_optimizer *o, bool skipped)
     if (!model_scales_loss(m))
         return;
     if (skipped) {
-        m->loss_scale = m->loss_scale > LEAST_SCALE ? m->loss_scale / 2 : m->loss_scale;
+        m->loss_scale = m->loss_scale > LEAST_SCALE ? fmax(m->loss_scale / 2, LEAST_SCALE) : m->loss_scale;
         o->good_steps = 0;
     } else if (++o->good_steps % SCALE_GROWTH_INTERVAL == 0) {
         m->loss_scale *= 2;
