@@ -33,7 +33,7 @@ struct device {
     char description[256];     /* for --version and reports: the processor and what the products run on */
     bool own_memory;           /* beside the host's: what MEMORY_HOST is does not lie there */
     size_t workspace_limit;    /* no kernel is given more workspace than this, none may ask for more */
-    size_t chunk_bytes;        /* how much of a large intermediate (logits) is computed at a time; 0: 64 MiB */
+    size_t chunk_bytes;        /* how much of a large intermediate (logits) is computed at a time; 0: 128 MiB */
     const gpu_properties *gpu; /* NULL: not a GPU */
     const char *unplanned;     /* what the workspaces leave out, for a sentence; NULL: nothing */
     bool autotune_off;         /* set before the first kernel: implementations are chosen by rule, never by timing */

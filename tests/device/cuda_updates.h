@@ -58,8 +58,9 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
     optimizer_scalars *at = bench_take(&b, sizeof numbers);
     uint16_t *copy = bench_take(&b, sizeof start), *high = bench_take(&b, sizeof start),
              *low = bench_take(&b, sizeof start);
-    float *join = bench_take(&b, sizeof start);
+    float *join = bench_take(&b, sizeof start), *largest = bench_take(&b, 2 * sizeof *largest), magnitudes[2];
     MUST(gpu->copy(b.s, at, &numbers, sizeof numbers));
+    MUST(gpu->zero(b.s, largest, sizeof magnitudes));
     halves_args split = {.n = N, .whole = memory[0], .high = high, .low = low};
     MUST(gpu->halves(b.s, &split));
     optimizer_args a = {.kind = FSDP_ADAMW,
@@ -70,8 +71,10 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
                         .moment1 = memory[2],
                         .moment2 = memory[3],
                         .copy = {copy, FSDP_BF16},
+                        .magnitude = largest,
                         .scalars = at};
     optimizer_args h = a;
+    h.magnitude = largest + 1;
     h.parameter = NULL, h.moment1 = memory[4], h.moment2 = memory[5], h.copy.p = high, h.low = low;
     for (int step = 0; step < 5; step++) {
         MUST(gpu->kernels->optimizer(b.s, &a));
@@ -81,8 +84,10 @@ static void masters_as_halves_are_updated_like_whole_ones(void **state)
     MUST(gpu->halves(b.s, &back));
     MUST(gpu->copy(b.s, whole, memory[0], sizeof whole));
     MUST(gpu->copy(b.s, joined, join, sizeof joined));
+    MUST(gpu->copy(b.s, magnitudes, largest, sizeof magnitudes));
     MUST(gpu->stream_synchronize(b.s));
     assert_memory_equal(whole, joined, sizeof whole);
+    assert_true(magnitudes[0] > 0 && magnitudes[0] == magnitudes[1]);
     assert_true(whole[0] != start[0]);
     end_bench(&b);
 }

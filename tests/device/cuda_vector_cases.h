@@ -28,8 +28,8 @@ static void vector_gated(kernel_check *c)
 
 static void vector_rope(kernel_check *c)
 {
-    rope_one(c, 40, 64, 3072, true, false);
-    rope_one(c, 3, 64, 256, true, true);
+    rope_one(c, 5, 40, 64, 3072, true, false);
+    rope_one(c, 5, 3, 64, 256, true, true);
 }
 
 static void vector_cross_entropy(kernel_check *c)

@@ -431,9 +431,10 @@ static void case_attention_without_visible_keys(kernel_check *c)
 {
     const attention_case more_queries = {2, 75, 9, 2, 2, 16, true, false, BIAS_NONE, 0};
     attention_one(c, &more_queries, (attention_way){.aligned = false});
-    attention_case all_masked = {1, 5, 1, 2, 2, 16, false, true, BIAS_NONE, 0};
-    for (int i = 0; i < 4; i++)
-        attention_one(c, &all_masked, (attention_way){.aligned = false});
+    const attention_case all_masked[] = {{1, 5, 1, 2, 2, 16, false, true, BIAS_NONE, 0},
+                                         {1, 33, 1, 2, 2, 16, false, true, BIAS_NONE, 0}};
+    for (int i = 0; i < 8; i++)
+        attention_one(c, &all_masked[i / 4], (attention_way){.aligned = false});
 }
 
 /* The second has more tiles of keys than the CPU keeps packed. */

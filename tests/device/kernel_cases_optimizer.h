@@ -54,7 +54,7 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
                         .moment2 = v.device,
                         .average = average.device,
                         .copy = operand_buffer(&copy)};
-    double none = 0;
+    double none = 0, above_all = 1e6;
     for (int step = 1; step <= 3; step++) {
         operand g = check_random(c, FSDP_F32, n, 2), largest = check_operand(c, FSDP_F32, 1, &none);
         optimizer_scalars h = {.lr = 1e-2f,
@@ -83,6 +83,10 @@ static void optimizer_one(kernel_check *c, fsdp_optimizer_kind kind, int64_t n, 
         CHECK_RUN(c, optimizer, &a); /* must change nothing */
         if (decay)
             check_magnitude(c, &copy, &largest, 0);
+        largest = check_operand(c, FSDP_F32, 1, &above_all);
+        a.magnitude = decay ? largest.device : NULL;
+        CHECK_RUN(c, optimizer, &a);
+        check_expect(c, &largest, &above_all, false, "a larger magnitude that was there");
     }
     check_expect(c, &p, s.p, false, "parameter");
     check_expect(c, &copy, s.p, false, "copy");

@@ -24,9 +24,10 @@ static void case_column_sum(kernel_check *c)
 }
 
 /* placed: rows have positions of their own, some of which the tables do not have. */
-static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t row, bool inverse, bool placed)
+static void rope_one(kernel_check *c, int64_t length, int64_t heads, int64_t head_dim, int64_t row, bool inverse,
+                     bool placed)
 {
-    int64_t length = 5, rows = 3 * length, first = 2, half = head_dim / 2, positions = length + first;
+    int64_t rows = 3 * length, first = 2, half = head_dim / 2, positions = length + first;
     operand x = check_random(c, c->dtype, rows * row, 2);
     double *cosines = check_doubles(c, positions * half), *sines = check_doubles(c, positions * half);
     for (int64_t i = 0; i < positions * half; i++) {
@@ -77,10 +78,12 @@ static void rope_one(kernel_check *c, int64_t heads, int64_t head_dim, int64_t r
 static void case_rope(kernel_check *c)
 {
     for (int way = 0; way < 4; way++) {
-        rope_one(c, 3, 34, 3 * 34 + 5, way & 1, way & 2);
-        rope_one(c, 1, 2, 2, way & 1, way & 2);
-        rope_one(c, 2, 128, 512, way & 1, way & 2);
+        rope_one(c, 5, 3, 34, 3 * 34 + 5, way & 1, way & 2);
+        rope_one(c, 5, 1, 2, 2, way & 1, way & 2);
+        rope_one(c, 5, 2, 128, 512, way & 1, way & 2);
     }
+    rope_one(c, 2000, 1, 4, 6, true, false); /* more rows than a GPU has blocks for magnitudes */
+    rope_one(c, 5, 0, 16, 32, true, false);  /* nothing turns, and the row has its magnitude */
 }
 
 static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add, double shift)

@@ -129,8 +129,9 @@ static void larger_products_match_double_precision(void **state)
         }
 }
 
-/* Rows or columns of which every kernel makes enough blocks for the threads to stream them. */
-enum { MANY = 1100 * TEST_THREADS };
+/* Rows or columns of which every kernel makes enough blocks for the threads to stream them: 8 pieces for each thread,
+ * of at least 4 tiles or of half a block, the widest of which have 512 columns. */
+enum { MANY = 2600 * TEST_THREADS };
 
 static void an_operand_of_many_blocks_is_multiplied_whole(void **state)
 {

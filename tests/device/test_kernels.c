@@ -112,9 +112,9 @@ static void attention_shapes_that_make_no_sense_are_refused(void **state)
 static void workspaces_of_huge_shapes_stay_within_the_limit(void **state)
 {
     (void)state;
-    device *d = open_level(cpu_best_level(), 64);
+    device *d = open_level(cpu_best_level(), 512);
     attention_args a = {
-        .batch = 64, .q_length = 1 << 17, .kv_length = 1 << 17, .q_heads = 64, .kv_heads = 64, .head_dim = 128};
+        .batch = 64, .q_length = 1 << 17, .kv_length = 1 << 17, .q_heads = 64, .kv_heads = 64, .head_dim = 256};
     for (int bf16 = 0; bf16 < 2; bf16++) { /* whose panels take memory, too */
         a.q.dtype = a.k.dtype = a.v.dtype = a.d_out.dtype = bf16 ? FSDP_BF16 : FSDP_F32;
         assert_true(d->kernels->attention_forward_workspace(d, &a) <= d->workspace_limit);

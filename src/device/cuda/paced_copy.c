@@ -23,6 +23,7 @@ struct paced_copies {
     void *words;
 };
 
+#if CUDART_VERSION >= 13000
 /* The driver is not linked, so that programs start without one. */
 static memory_operation find_operation(const char *name)
 {
@@ -36,14 +37,22 @@ static memory_operation find_operation(const char *name)
         (void)cudaGetLastError();
     return operation;
 }
+#else /* before, a copy could not ask for copy engines: it may be a kernel */
+static memory_operation find_operation(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+#endif
 
 static fsdp_status open_copies(paced_copies *c)
 {
     c->write = find_operation("cuStreamWriteValue32");
     c->wait = find_operation("cuStreamWaitValue32");
     if (!c->write || !c->wait)
-        return error_set(FSDP_ERR_UNSUPPORTED, "the NVIDIA driver has no stream memory operations, with which copies "
-                                               "are paced; update it or use --comm_memory plain");
+        return error_set(FSDP_ERR_UNSUPPORTED,
+                         "copies are paced with CUDA 13 and a driver that has stream memory operations, and one of "
+                         "them is missing; update it or use --comm_memory plain");
     FSDP_TRY(pinned_allocate(pacer_bytes, &c->words));
     memset(c->words, 0, pacer_bytes);
     return pacer_open(c->words, &c->pacer);
@@ -136,13 +145,11 @@ static cudaError_t copy_batch(const stream *s, void **to, const void **from, siz
     size_t all = 0;
     return cudaMemcpyBatchAsync(to, from, bytes, n, &attributes, &all, 1, s->launch.stream);
 }
-#else /* which has no batches, or others */
+#else
 static cudaError_t copy_batch(const stream *s, void **to, const void **from, const size_t *bytes, size_t n)
 {
-    cudaError_t error = cudaSuccess;
-    for (size_t i = 0; i < n && error == cudaSuccess; i++)
-        error = cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDeviceToDevice, s->launch.stream);
-    return error;
+    (void)s, (void)to, (void)from, (void)bytes, (void)n;
+    return cudaErrorNotSupported;
 }
 #endif
 
@@ -164,6 +171,15 @@ static int count_pieces(double seconds)
     return (int)fmax(pieces, ceil(seconds / PACER_MAX_SECONDS));
 }
 
+static fsdp_status request_time(const stream *s, const paced_copies *c, double seconds, bool follows)
+{
+    pacer_expect(c->pacer, 1);
+    fsdp_status status = operate(s, c->write, pacer_request(seconds, follows), CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (status != FSDP_OK)
+        pacer_expect(c->pacer, -1);
+    return status;
+}
+
 fsdp_status cuda_paced_copy(stream *s, const paced_move_args *a)
 {
     if (a->seconds <= 0)
@@ -171,11 +187,10 @@ fsdp_status cuda_paced_copy(stream *s, const paced_move_args *a)
     const int pieces = count_pieces(a->seconds);
     FSDP_TRY(need_word(s));
     const paced_copies *c = s->device->paced;
-    pacer_expect(c->pacer, pieces);
     for (int i = 0; i < pieces; i++) {
         const size_t first = a->bytes / (size_t)pieces * (size_t)i;
         const size_t end = i + 1 < pieces ? first + a->bytes / (size_t)pieces : a->bytes;
-        FSDP_TRY(operate(s, c->write, pacer_request(a->seconds / pieces, i > 0), CU_STREAM_WRITE_VALUE_DEFAULT));
+        FSDP_TRY(request_time(s, c, a->seconds / pieces, i > 0));
         FSDP_TRY(copy_range(s, a, first, end));
         FSDP_TRY(operate(s, c->wait, 0, CU_STREAM_WAIT_VALUE_EQ));
     }

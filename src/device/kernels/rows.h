@@ -31,8 +31,9 @@ typedef struct layernorm_args {
 } layernorm_args;
 
 /* Rows of a table by id. An id outside 0..vocabulary-1 gives zeros and no gradient.
- * backward: every row of d_table is written (or added to); sums run in row order of x. The row `padding` gets no
- * gradient, where has_padding says that there is one. */
+ * backward: every row of d_table is written (or added to). Sums run in row order of x on CPUs; on GPUs, those of an id
+ * with many rows in an order that follows from how many they are. The row `padding` gets no gradient, where has_padding
+ * says that there is one. */
 typedef struct embedding_args {
     int64_t rows, columns, vocabulary;
     bool has_padding;

@@ -5,9 +5,9 @@
  * of the result from a counter. Packing is time in which nothing is multiplied, so as little as possible is packed:
  * rows of op(a) that are contiguous in k stay in place, and an operand with many blocks is streamed: whoever takes one
  * of its blocks packs it into his second-level cache and multiplies it with all of the other operand. A block's sums
- * stay in the second-level cache in fp32 over the whole depth, are passed
- * over once per k_step with a panel of op(a) in the first-level cache, and are scaled, converted and stored at the end.
- * Where one pass is all and storing would only copy them, tiles write their sums into the result.
+ * stay in the second-level cache in fp32 over the whole depth, are passed over once per k_step with a panel of op(a) in
+ * the first-level cache, and are scaled, converted and stored at the end. Where one pass is all and storing would only
+ * copy them, tiles write their sums into the result.
  * An element of the result is summed in the order of k by one thread, in steps that depend on the kernel alone: its
  * bits do not depend on blocks, super-blocks, chunks or threads. */
 #include "device/cpu/gemm/blocked.h"
@@ -73,7 +73,7 @@ static int64_t even_block(int64_t extent, int64_t tile, int64_t block)
 static bool reads_in_place(const gemm_kernel *kernel, const gemm_args *args)
 {
     int64_t size = (int64_t)fsdp_dtype_size(args->a.dtype), distance = args->lda * size, alike = distance & -distance;
-    return kernel->reads_rows && !args->transpose_a && size == (int64_t)kernel->element_bytes &&
+    return kernel->reads_rows && !args->transpose_a && size == (int64_t)kernel->element_bytes && distance > 0 &&
            args->m >= kernel->tile_rows && args->k > 0 && args->k % kernel->k_unit == 0 &&
            min_i64(alike, CACHE_WAY) * kernel->tile_rows <= CACHE_WAY * ROWS_ALIKE;
 }

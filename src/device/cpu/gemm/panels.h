@@ -15,8 +15,8 @@ size_t panels_bytes(const gemm_kernel *kernel, panel_side side, int64_t extent, 
 void panels_pack(const gemm_kernel *kernel, panel_side side, const panel_source *source, void *panels);
 
 /* sums (m, n) = [sums +] a b, rows `ld` apart. Written are whole tiles: up to round_up(m, tile_rows) rows and
- * round_up(n, tile_columns) columns, of which those past m and n get zeros, or zeros added. The caller has entered the
- * kernel. */
+ * round_up(n, tile_columns) columns, of which those past m and n get zeros, or zeros added, if operands are finite.
+ * The caller has entered the kernel. */
 void panels_product(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t depth, const void *a, const void *b,
                     float *sums, int64_t ld, bool add);
 

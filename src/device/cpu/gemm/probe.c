@@ -15,8 +15,9 @@
 #include "device/cpu/gemm/blocked.h"
 #include "device/cpu/gemm/convert.h"
 
-/* Two tiles and a bit each way, an odd depth over several k_step. */
-enum { PROBE_M = 67, PROBE_N = 65, PROBE_K = 555 };
+/* Two tiles and a bit each way, an odd depth over several k_step; and whole tiles across with a depth for which rows
+ * stay in place and sums go straight into the result. */
+enum { PROBE_M = 67, PROBE_N = 65, PROBE_K = 555, PLAIN_N = 64, PLAIN_K = 96, PROBES = 3 };
 
 typedef struct probe_case {
     uint16_t a[PROBE_M * PROBE_K], b[PROBE_K * PROBE_N];
@@ -36,9 +37,12 @@ static void probe_fill(probe_case *c)
     }
 }
 
-static gemm_args probe_arguments(probe_case *c, bool transpose, float *out)
+static gemm_args probe_arguments(probe_case *c, int which, float *out)
 {
+    bool transpose = which == 1, plain = which == 2;
     gemm_args g = {.transpose_a = transpose, .transpose_b = !transpose, .m = PROBE_M, .n = PROBE_N, .k = PROBE_K};
+    if (plain)
+        g.n = PLAIN_N, g.k = PLAIN_K;
     g.alpha = 1.0f;
     g.batch = 1;
     g.a = (buffer){c->a, FSDP_BF16};
@@ -62,9 +66,9 @@ static bool probe_run(const gemm_kernel *kernel, gemm_args g, void *workspace, s
 
 static bool probe_compare(const gemm_kernel *kernel, probe_case *c, void *workspace, size_t bytes)
 {
-    for (int transpose = 0; transpose < 2; transpose++) {
-        if (!probe_run(kernel, probe_arguments(c, transpose, c->result), workspace, bytes) ||
-            !probe_run(&gemm_portable, probe_arguments(c, transpose, c->expected), workspace, bytes) ||
+    for (int i = 0; i < PROBES; i++) {
+        if (!probe_run(kernel, probe_arguments(c, i, c->result), workspace, bytes) ||
+            !probe_run(&gemm_portable, probe_arguments(c, i, c->expected), workspace, bytes) ||
             memcmp(c->result, c->expected, sizeof c->result) != 0)
             return false;
     }

@@ -19,6 +19,7 @@
 #define QUERIES 64
 #define KEYS 64
 #define HEAD_DIM_MAX 256
+#define SCRATCH_BYTES_MAX ((size_t)768 << 20) /* of all threads together: what wants more gets fewer of them */
 
 /* One tile of queries of one head. */
 typedef struct query_tile {

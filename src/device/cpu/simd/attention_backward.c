@@ -283,8 +283,6 @@ static const gemm_kernel *backward_kernel(const struct device *d, const attentio
     return a->d_out.dtype == FSDP_BF16 ? attention_kernel(d, a) : NULL;
 }
 
-#define SCRATCH_BYTES_MAX ((size_t)768 << 20) /* of all threads together: very long sequences get fewer of them */
-
 /* No more threads than heads to share out, nor than the memory for their sums allows. */
 static int backward_threads(const struct device *d, const attention_args *a)
 {

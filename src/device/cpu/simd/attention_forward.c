@@ -211,9 +211,15 @@ static void forward_tile(const attention_args *a, const query_tile *t, const scr
     write_tile(a, t, highest, sum, m->width, m->out);
 }
 
+static int forward_threads(const struct device *d, const attention_args *a)
+{
+    int64_t fit = max_i64(1, (int64_t)(SCRATCH_BYTES_MAX / scratch_bytes(a, attention_kernel(d, a))));
+    return (int)min_i64(cpu_device_threads(d), fit);
+}
+
 SIMD_WORKSPACE(attention_forward, attention_args)
 {
-    return (size_t)cpu_device_threads(d) * scratch_bytes(a, attention_kernel(d, a));
+    return (size_t)forward_threads(d, a) * scratch_bytes(a, attention_kernel(d, a));
 }
 
 /* Tiles differ in length when causal, so threads take the next one as they get free; each tile writes only its own. */
@@ -241,6 +247,6 @@ SIMD_KERNEL(attention_forward, attention_args)
     attention_work w = {.args = a, .n_items = a->batch * a->q_heads * ceil_div(a->q_length, QUERIES)};
     w.kernel = attention_kernel(&s->device->base, a);
     int threads = cpu_threads_for(s, a->batch * a->q_heads * a->q_length * a->kv_length);
-    parallel_team(threads, threads, forward_tiles, &w);
+    parallel_team(threads, (int)min_i64(threads, forward_threads(&s->device->base, a)), forward_tiles, &w);
     return FSDP_OK;
 }

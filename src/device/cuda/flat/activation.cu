@@ -167,9 +167,9 @@ extern "C" cudaError_t launch_activation_backward(const launch *l, const activat
 
 extern "C" cudaError_t launch_gated_forward(const launch *l, const gated_args *a)
 {
+    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
-    magnitude_clear(l, a->magnitude);
 #define LAUNCH(KIND) start_gated<KIND>(l, a, false)
     FOR_KIND(a->kind, LAUNCH)
 #undef LAUNCH
@@ -178,9 +178,9 @@ extern "C" cudaError_t launch_gated_forward(const launch *l, const gated_args *a
 
 extern "C" cudaError_t launch_gated_backward(const launch *l, const gated_args *a)
 {
+    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
-    magnitude_clear(l, a->magnitude);
 #define LAUNCH(KIND) start_gated<KIND>(l, a, true)
     FOR_KIND(a->kind, LAUNCH)
 #undef LAUNCH
@@ -224,13 +224,14 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) rope(const ro
 extern "C" cudaError_t launch_rope(const launch *l, const rope_args *a)
 {
     const bool turns = a->heads > 0 && a->head_dim >= 2;
+    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || (!turns && !a->magnitude))
         return cudaSuccess;
     const bool vectors = a->head_dim % 16 == 0 && a->row % 8 == 0 && is_aligned(a->x) &&
                          (((uintptr_t)a->cosine | (uintptr_t)a->sine) & 15) == 0;
     const unsigned blocks = (unsigned)launch_min(a->rows, a->magnitude ? 2 * MEASURING_BLOCKS : INT32_MAX);
-    magnitude_clear(l, a->magnitude);
-#define CALL(D, V) rope<D, V><<<blocks, row_threads(a->heads *(a->head_dim / 2 / V), THREADS), 0, l->stream>>>(*a)
+    const int64_t pairs = launch_max(1, a->heads * (a->head_dim / 2)); /* none: what is not turned is measured */
+#define CALL(D, V) rope<D, V><<<blocks, row_threads(launch_ceil(pairs, V), THREADS), 0, l->stream>>>(*a)
     DISPATCH((int)a->x.dtype, vectors, CALL);
 #undef CALL
     return cudaGetLastError();

@@ -222,11 +222,11 @@ static bool rows_are_vectors(const layernorm_args *a)
 
 template <bool LAYER> static cudaError_t forward(const launch *l, const layernorm_args *a, float shift)
 {
+    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
     const int dtype = common_dtype(a->x, a->y, no_buffer, no_buffer);
     const bool vectors = rows_are_vectors(a);
-    magnitude_clear(l, a->magnitude);
 #define CALL(D, V)                                                                                                     \
     norm_forward<LAYER, D, V><<<(unsigned)a->rows, row_threads(a->columns / V, 1024), 0, l->stream>>>(*a, shift)
     DISPATCH(dtype, vectors, CALL);
@@ -236,6 +236,7 @@ template <bool LAYER> static cudaError_t forward(const launch *l, const layernor
 
 template <bool LAYER> static cudaError_t backward(const launch *l, const layernorm_args *a, float shift)
 {
+    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
     const int dtype = common_dtype(a->x, a->dy, a->dx, no_buffer);
@@ -243,7 +244,6 @@ template <bool LAYER> static cudaError_t backward(const launch *l, const layerno
     const int64_t chunk = launch_ceil(a->rows, partial_rows(l->n_multiprocessors, a->rows));
     const int64_t n_partials = launch_ceil(a->rows, chunk);
     const unsigned blocks = (unsigned)n_partials;
-    magnitude_clear(l, a->magnitude);
     if (vectors && a->columns <= 8 * 512) {
         const int threads = row_threads(a->columns / 8, 512);
 #define CALL(D, V) norm_backward_chunk<LAYER, D, V, 1><<<blocks, threads, 0, l->stream>>>(*a, shift, chunk)
