@@ -229,7 +229,7 @@ const command command_bench = {
         "    a rank, the losses mean nothing. Exposed is the time by which communication makes a step longer.\n"
         "    --comm_ctas and --comm_memory say how many multiprocessors the collectives take.\n"
         "    With several ranks, real or emulated, it also says how long a step waits for collectives; --json lists\n"
-        "    them.\n"
+        "    the longest waits.\n"
         "kernel [WORKLOAD]\n"
         "    Times each kernel at the workload's shapes: matrix products and their gradients, attention, norms, rope,\n"
         "    swiglu, loss, embedding, optimizer. Shown as a share of a large matrix product or a copy.\n"

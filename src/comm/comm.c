@@ -9,8 +9,9 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/record/ring.h"
+#include "base/host/environment.h"
 #include "base/host/threads.h"
+#include "base/record/ring.h"
 #include "comm/direct.h"
 #include "comm/engine.h"
 #include "meet/meeting.h"
@@ -138,13 +139,16 @@ size_t comm_staging_bytes(const comm_config *config, comm_kind kind, int n_ranks
     return round_up(bytes, COMM_STAGING_PAGE);
 }
 
-/* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself.
- */
+/* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself,
+ * or with as many ranks as its launcher says. */
 static bool has_spare_core(const comm *c)
 {
     int cores = threads_cores();
+    int64_t sharing;
     if (cores == sysconf(_SC_NPROCESSORS_ONLN))
         cores /= c->local_world_size;
+    else if (environment_int("FSDP_RANKS_ON_CORES", &sharing) && sharing > 0)
+        cores /= (int)min_i64(sharing, cores);
     return cores > threads_count();
 }
 

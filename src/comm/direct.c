@@ -110,7 +110,13 @@ static fsdp_status share_round(const direct_sum *d, const direct_carrier *c, int
     return p->add ? d->group->comm->config.device->kernels->axpby(c->stream, &a) : FSDP_OK;
 }
 
-/* Members on the host of rank 0, which has the first ranks. */
+/* Bytes of a sum as it is handed round. */
+static int64_t sum_size(const direct_sum *d)
+{
+    return d->span->add ? sum_bytes : (int64_t)fsdp_dtype_size(d->span->recv.dtype);
+}
+
+/* Members on the host of rank 0, where it has the first ranks. */
 static int members_of_first_host(const comm_group *g)
 {
     int n = 0;
@@ -120,27 +126,29 @@ static int members_of_first_host(const comm_group *g)
 }
 
 /* Where several ranks of a host share the way to other hosts, a ring sends partial sums there, and direct sums all
- * values: worth a line, once. */
-static void say_cost(const comm_group *g)
+ * values: worth a line, once. The second half of an all_reduce, which gathers the sums, is a ring's. */
+static void say_cost(const direct_sum *d)
 {
+    const comm_group *g = d->group;
     comm *c = g->comm;
     if (c->said_cost || c->rank != 0 || c->n_nodes < 2)
         return;
     double n = g->size, here = members_of_first_host(g);
     if (here < 2 || n <= here)
         return;
+    double values = (n - here) * here / (n - 1), sums = (double)sum_size(d) / (double)value_bytes;
     c->said_cost = true;
     log_write(
         FSDP_LOG_WARNING,
         "sums of 16-bit gradients over %d ranks on %d hosts, made in fp32, take %.1f times the bytes between hosts "
         "that NCCL's own sums take; --sharding_strategy hybrid, --reduce_dtype fp32 or --reduce_accumulation "
         "library is faster",
-        g->size, (int)ceil(n / here), (n - here) * here / (n - 1));
+        g->size, (int)ceil(n / here), d->scatters ? values : (values + sums) / 2);
 }
 
 fsdp_status direct_run(const direct_sum *d, const direct_carrier *c, void *staging)
 {
-    say_cost(d->group);
+    say_cost(d);
     for (int64_t round = 0; round < d->n_rounds; round++) {
         direct_part mine = direct_part_of(d, round, d->group->rank);
         FSDP_TRY(c->scatter(c->context, d, round, staging));

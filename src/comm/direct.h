@@ -1,7 +1,8 @@
 /* Sums of bf16 and fp16 values between GPUs, accumulated in fp32. NCCL's ring passes partial sums on and rounds each of
  * them. Here every rank sends its values directly to the rank that owns their sum, and a kernel there adds them up in
- * rank order and rounds once: the bits that the CPU's backends give. As many bytes arrive as in a ring. What arrives
- * waits in staging memory of a fixed size, so long sums come in rounds.
+ * rank order and rounds once: the bits that the CPU's backends give. As many bytes arrive as in a ring, and more where
+ * an all_reduce hands its sums round in fp32. What arrives waits in staging memory of a fixed size, so long sums come
+ * in rounds.
  *
  * Shapes, rounds and kernels are here; what moves the values is the backend's. */
 #ifndef COMM_DIRECT_H

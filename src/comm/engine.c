@@ -159,6 +159,27 @@ static void make_room(const comm_request *r)
     engine_report_wait(r, HOOK_END);
 }
 
+/* Until the executor is done with it. Once the comm has failed, it only marks collectives as failed, so this ends soon.
+ */
+static void await_executor(comm_request *r)
+{
+    comm *c = r->group->comm;
+    if (c->has_thread) {
+        pthread_mutex_lock(&c->lock);
+        while (atomic_load(&r->state) == REQUEST_PENDING)
+            pthread_cond_wait(&c->progress, &c->lock);
+        pthread_mutex_unlock(&c->lock);
+    } else {
+        while (atomic_load(&r->state) == REQUEST_PENDING)
+            advance(c);
+    }
+}
+
+static fsdp_status outcome(const comm_request *r)
+{
+    return atomic_load(&r->state) == REQUEST_FAILED ? engine_failure(r->group->comm) : FSDP_OK;
+}
+
 fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_request *r)
 {
     comm *c = g->comm;
@@ -198,32 +219,25 @@ fsdp_status engine_start(comm_group *g, comm_kind kind, const comm_op *op, comm_
     c->tail = r;
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
-    return c->backend->enqueues || self_enqueues(r) ? engine_wait(r) : FSDP_OK;
+    if (c->backend->enqueues || self_enqueues(r)) { /* nothing is waited for yet */
+        await_executor(r);
+        return outcome(r);
+    }
+    return FSDP_OK;
 }
 
-/* Once the comm has failed, its executor only marks collectives as failed, so this ends soon. */
 void engine_await(comm_request *r)
 {
     if (atomic_load(&r->state) != REQUEST_PENDING)
         return;
-    comm *c = r->group->comm;
     engine_report_wait(r, HOOK_BEGIN);
-    if (c->has_thread) {
-        pthread_mutex_lock(&c->lock);
-        while (atomic_load(&r->state) == REQUEST_PENDING)
-            pthread_cond_wait(&c->progress, &c->lock);
-        pthread_mutex_unlock(&c->lock);
-    } else {
-        while (atomic_load(&r->state) == REQUEST_PENDING)
-            advance(c);
-    }
+    await_executor(r);
     engine_report_wait(r, HOOK_END);
 }
-
 fsdp_status engine_wait(comm_request *r)
 {
     engine_await(r);
-    return atomic_load(&r->state) == REQUEST_FAILED ? engine_failure(r->group->comm) : FSDP_OK;
+    return outcome(r);
 }
 
 fsdp_status engine_drain(comm *c)

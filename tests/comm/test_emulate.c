@@ -323,6 +323,31 @@ static void sums_on_a_queue_take_the_planned_memory(void **state)
         }
 }
 
+static void count_waits(void *context, const hook_event *e)
+{
+    *(int *)context += e->moment == HOOK_BEGIN;
+}
+
+/* Enqueuing is no wait: the compute stream stands still where it waits, and only there. */
+static void a_collective_on_a_queue_is_waited_for_once(void **state)
+{
+    (void)state;
+    static float send[64], sum[64];
+    int waits = 0;
+    queued_world w;
+    open_queued(&w, "emulate:3@1GBs", 0);
+    comm_span span = {.send = {send, FSDP_F32}, .recv = {sum, FSDP_F32}, .count = 64};
+    comm_op op = {.unit = "layer", .n_spans = 1, .spans = &span, .stream = w.queue};
+    comm_request r = COMM_REQUEST_INIT;
+    assert_int_equal(hooks_add_kind(HOOK_WAIT, count_waits, &waits), FSDP_OK);
+    assert_int_equal(comm_all_reduce(comm_world(w.comm), &op, &r), FSDP_OK);
+    assert_int_equal(waits, 0);
+    assert_int_equal(comm_wait(&r, w.queue), FSDP_OK);
+    assert_int_equal(waits, 1);
+    hooks_remove(count_waits, &waits);
+    close_queued(&w);
+}
+
 /* No kernel adds up fp64; what a step does with the sum must not be skipped because it is not finite. */
 static void sums_of_doubles_on_a_queue_stay_numbers(void **state)
 {
@@ -379,6 +404,7 @@ int main(void)
         cmocka_unit_test(peers_hold_what_this_rank_holds),
         cmocka_unit_test(collectives_take_their_time),
         cmocka_unit_test(sums_on_a_queue_take_the_planned_memory),
+        cmocka_unit_test(a_collective_on_a_queue_is_waited_for_once),
         cmocka_unit_test(sums_of_doubles_on_a_queue_stay_numbers),
         cmocka_unit_test(seconds_are_counted_beside_a_thread),
         cmocka_unit_test(a_job_of_several_ranks_is_no_emulation),

@@ -1,5 +1,6 @@
 /* The list of listeners and the delivery of events to them, without a lock: there are two lists, of which one is heard.
- * Who changes it writes the other, has that one heard, and waits until nobody goes through the first. */
+ * Who changes it writes the other, has that one heard, and waits until nobody goes through the first; events that go
+ * through the new list do not hold that up. */
 #include "base/record/hooks.h"
 
 #include <pthread.h>
@@ -22,12 +23,12 @@ typedef struct registration {
 typedef struct registrations {
     registration list[MAX_LISTENERS];
     int n;
+    atomic_int under_way; /* events that are being delivered to it */
 } registrations;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who changes it */
 static registrations both[2];
 static registrations *_Atomic heard = &both[0];
-static atomic_int under_way; /* events that are being delivered */
 
 atomic_bool hooks_enabled;
 atomic_uint hooks_kinds;
@@ -37,7 +38,8 @@ static registrations *copy_heard(void)
 {
     const registrations *now = atomic_load(&heard);
     registrations *other = now == &both[0] ? &both[1] : &both[0];
-    *other = *now;
+    memcpy(other->list, now->list, sizeof now->list);
+    other->n = now->n;
     return other;
 }
 
@@ -46,10 +48,10 @@ static void have_heard(registrations *r)
     unsigned kinds = 0;
     for (int i = 0; i < r->n; i++)
         kinds |= r->list[i].kinds;
-    atomic_store(&heard, r);
+    registrations *before = atomic_exchange(&heard, r);
     atomic_store(&hooks_kinds, kinds);
     atomic_store(&hooks_enabled, r->n > 0);
-    while (atomic_load(&under_way) > 0)
+    while (atomic_load(&before->under_way) > 0)
         sched_yield();
 }
 
@@ -91,6 +93,18 @@ void hooks_remove(hook_listener listener, void *context)
     pthread_mutex_unlock(&lock);
 }
 
+/* The list that is heard, which nobody writes until it is left. */
+static registrations *enter_list(void)
+{
+    for (;;) {
+        registrations *r = atomic_load(&heard);
+        atomic_fetch_add(&r->under_way, 1);
+        if (atomic_load(&heard) == r)
+            return r;
+        atomic_fetch_sub(&r->under_way, 1); /* it has just been replaced */
+    }
+}
+
 void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char *detail, int64_t bytes, int lane,
                 const hook_call *call)
 {
@@ -102,12 +116,11 @@ void hooks_emit(hook_kind kind, hook_moment moment, const char *name, const char
                         .time_ns = clock_nanoseconds(),
                         .lane = lane,
                         .call = call};
-    atomic_fetch_add(&under_way, 1); /* before the list is read */
-    const registrations *r = atomic_load(&heard);
+    registrations *r = enter_list();
     for (int i = 0; i < r->n; i++)
         if (r->list[i].kinds >> kind & 1)
             r->list[i].listener(r->list[i].context, &event);
-    atomic_fetch_sub(&under_way, 1);
+    atomic_fetch_sub(&r->under_way, 1);
 }
 
 static void copy_name(char *to, size_t room, const char *name)

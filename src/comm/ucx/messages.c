@@ -13,7 +13,7 @@ enum { SPINNING_TRIES = 200, BUSY_TRIES = 4, SLICE_MILLISECONDS = 50 };
 
 /* A rank on another host may wait for one there that is late; that one should time out first, and name it. Of a broken
  * connection the watchdog may know the reason. */
-static const double most_grace_seconds = 1.0;
+static const double most_grace_seconds = 3.0;
 /* For messages that were completed here to leave this process, and for requests that were given up. */
 static const double leave_seconds = 2.0;
 
