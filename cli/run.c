@@ -146,7 +146,8 @@ static const fsdp_flag run_table[] = {
          "prefix of each line; ${rank}, ${local_rank}, ${hostname} and ${role_name} are filled in (default: '[rank "
          "${rank}] ')"),
     TEXT(signals_to_handle, "SIGNAL,...",
-         "signals to pass on to the ranks; SIGQUIT is possible, too (default: SIGINT,SIGTERM,SIGHUP,SIGUSR1,SIGUSR2)"),
+         "signals to pass on to the ranks; SIGQUIT is possible, too, and ends `fsdp train` without a save (default: "
+         "SIGINT,SIGTERM,SIGHUP,SIGUSR1,SIGUSR2)"),
     TEXT(report, "FILE", "append one line per failure and what was done (default: report.jsonl in --log_dir)"),
     TEXT(role, "TEXT", "accepted for torchrun compatibility; all ranks have one role"),
     TEXT(start_method, "TEXT", "accepted for torchrun compatibility; ranks are programs, which have one way to start"),
@@ -463,8 +464,8 @@ const command command_run = {
         "For several hosts, run the same line on each, in any order; the launchers meet at the endpoint. Ranks get\n"
         "torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the others). Missing flags\n"
         "are read from torchrun's PET_* variables.\n"
-        "The exit code is that of the first rank that failed, or 127 if the program is not found. SIGINT, SIGTERM and\n"
-        "SIGHUP go to every rank and prevent restarts. A second SIGINT kills all ranks.",
+        "The exit code is that of the first rank that failed, or 127 if the program is not found. Signals of\n"
+        "--signals_to_handle go to every rank; all but SIGUSR2 prevent restarts. A second SIGINT kills all ranks.",
     .flags = run_flags,
     .run = run_run,
     .passes_on = true,

@@ -82,9 +82,9 @@ typedef struct fsdp_launch_config {
  * second at most: some senders send them twice); a second SIGINT, a second or more after the first, ends them at once.
  * When one rank fails, all others are ended, on all hosts, and started again where restarts are left: with as many
  * launchers as come, at least min_nodes. A launcher that comes while fewer than max_nodes take part joins the next
- * round, which begins at once. A rank that ended because of SIGINT, SIGTERM, SIGQUIT or SIGUSR1, or with the status 128
- * plus one of these, was asked to end: no restart follows. When this process dies, whatever the way, its ranks are
- * killed.
+ * round, which begins at once. A rank that ended because of SIGINT, SIGTERM, SIGHUP, SIGQUIT or SIGUSR1, or with the
+ * status 128 plus one of these, was asked to end: no restart follows. When this process dies, whatever the way, its
+ * ranks are killed.
  *
  * *exit_code, always set, is what a command should exit with: 0, the status of the first rank that failed, 128 plus the
  * signal that killed it, 127 when the program was not found, 126 when it could not be run. FSDP_OK means 0; otherwise

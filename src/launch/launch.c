@@ -65,9 +65,9 @@ static fsdp_status check_config(const fsdp_launch_config *c)
     if (c->numa_binding != FSDP_NUMA_SHARES && c->share_cores)
         return error_set(FSDP_ERR_INPUT,
                          "--numa_binding and --share_cores contradict each other: leave one of them out");
-    int gpus =
-        c->virtual_local_rank && environment_text("CUDA_VISIBLE_DEVICES") ? fsdp_launch_count_gpus() : c->n_ranks;
-    if (gpus < c->n_ranks)
+    bool chosen = c->virtual_local_rank && environment_value("CUDA_VISIBLE_DEVICES");
+    int gpus = chosen ? fsdp_launch_count_gpus() : 0; /* 0: GPUs are hidden, and all ranks work without */
+    if (gpus > 0 && gpus < c->n_ranks)
         return error_set(FSDP_ERR_INPUT,
                          "--virtual_local_rank: CUDA_VISIBLE_DEVICES has %d GPUs for %d ranks; each needs its own",
                          gpus, c->n_ranks);
@@ -84,11 +84,11 @@ int fsdp_launch_count_cores(void)
 
 int fsdp_launch_count_gpus(void)
 {
-    const char *visible = environment_text("CUDA_VISIBLE_DEVICES");
+    const char *visible = environment_value("CUDA_VISIBLE_DEVICES");
     char path[64];
     int n = 0;
     if (visible) {
-        for (n = strcmp(visible, "-1") != 0; *visible; visible++)
+        for (n = *visible && strcmp(visible, "-1") != 0; *visible; visible++)
             n += *visible == ',';
         return n;
     }

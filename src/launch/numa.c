@@ -3,9 +3,12 @@
 #include "launch/numa.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef FSDP_WITH_HWLOC
 #include <hwloc.h>
@@ -25,6 +28,27 @@ static int compare_buses(const void *a, const void *b)
     return strcmp(a, b);
 }
 
+/* A job's control group may keep it from a GPU that the driver lists. */
+static bool may_open(const char *root, const char *bus)
+{
+    char path[PATH_BYTES], line[256];
+    int minor = -1, fd;
+    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus/%.31s/information", root, bus);
+    FILE *file = fopen(path, "re");
+    while (file && minor < 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "Device Minor: %d", &minor) != 1)
+            minor = -1;
+    if (file)
+        fclose(file);
+    if (minor < 0)
+        return true;
+    snprintf(path, sizeof path, "%s/dev/nvidia%d", root, minor);
+    fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || (errno != EPERM && errno != EACCES);
+}
+
 /* In the order of the bus, which is CUDA's where all are of one kind. */
 static int list_gpus(const char *root, bus_name *out)
 {
@@ -33,7 +57,7 @@ static int list_gpus(const char *root, bus_name *out)
     snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);
     DIR *folder = opendir(path);
     for (struct dirent *entry; folder && n < MAX_GPUS && (entry = readdir(folder));)
-        if (strchr(entry->d_name, ':') && strlen(entry->d_name) < BUS_BYTES)
+        if (strchr(entry->d_name, ':') && strlen(entry->d_name) < BUS_BYTES && may_open(root, entry->d_name))
             memcpy(out[n++], entry->d_name, strlen(entry->d_name) + 1);
     if (folder)
         closedir(folder);
@@ -172,10 +196,10 @@ fsdp_status numa_divide(fsdp_numa_binding how, const numa_core *cores, int n, co
     for (int i = 0; i < n_ranks; i++)
         FSDP_TRY(bind_rank(how, cores, n, near, n_ranks, i, &out[i].set));
     for (int i = 0; i < n_ranks; i++) {
-        int sharing = 0;
+        out[i].n_ranks = 0;
         for (int k = 0; k < n_ranks; k++)
-            sharing += CPU_EQUAL(&out[i].set, &out[k].set);
-        int share = CPU_COUNT(&out[i].set) / sharing;
+            out[i].n_ranks += CPU_EQUAL(&out[i].set, &out[k].set);
+        int share = CPU_COUNT(&out[i].set) / out[i].n_ranks;
         out[i].n_threads = share > 1 ? share : 1;
     }
     return FSDP_OK;
@@ -187,18 +211,20 @@ fsdp_status numa_divide(fsdp_numa_binding how, const numa_core *cores, int n, co
 
 static numa_core look_at(hwloc_topology_t topology, int id)
 {
-    numa_core c = {.id = id};
-    hwloc_obj_t unit = hwloc_get_pu_obj_by_os_index(topology, (unsigned)id);
+    numa_core c = {.id = id, .cache = -1, .physical = -1 - id};
+    hwloc_obj_t unit = hwloc_get_pu_obj_by_os_index(topology, (unsigned)id), core = unit;
     if (!unit)
         return c;
     c.node = hwloc_bitmap_first(unit->nodeset);
     c.physical = (int)unit->logical_index;
     for (hwloc_obj_t at = unit->parent; at; at = at->parent) {
-        if (at->type == HWLOC_OBJ_CORE)
+        if (at->type == HWLOC_OBJ_CORE) {
+            core = at;
             c.physical = (int)at->logical_index;
-        else if (at->type == HWLOC_OBJ_PACKAGE)
+        } else if (at->type == HWLOC_OBJ_PACKAGE) {
             c.socket = (int)at->logical_index;
-        if (hwloc_obj_type_is_dcache(at->type))
+        }
+        if (hwloc_obj_type_is_dcache(at->type) && !hwloc_bitmap_isincluded(at->cpuset, core->cpuset))
             c.cache = (int)at->logical_index; /* the last one is the largest */
     }
     return c;
@@ -229,7 +255,7 @@ static fsdp_status look_at_all(const core_list *list, numa_core *out)
 
 fsdp_status numa_bind(fsdp_numa_binding how, const core_list *list, int n_ranks, rank_cores *out)
 {
-    const char *visible = environment_text("CUDA_VISIBLE_DEVICES");
+    const char *visible = environment_value("CUDA_VISIBLE_DEVICES");
     numa_core *cores = calloc((size_t)list->n + 1, sizeof *cores);
     int *near = calloc((size_t)n_ranks, sizeof *near);
     fsdp_status status = FSDP_OK;

@@ -8,13 +8,14 @@
 
 /* Where a core lies. Numbers are only compared with each other. */
 typedef struct numa_core {
-    int id, node, socket, cache, physical; /* cache: the largest that it shares with others */
+    int id, node, socket, cache, physical; /* cache: the largest that it shares with other cores; -1: none */
 } numa_core;
 
 /* The cores of one rank. */
 typedef struct rank_cores {
     cpu_set_t set;
-    int n_threads; /* its part of the set, which it may share with other ranks */
+    int n_ranks;   /* that have this set, with this one */
+    int n_threads; /* its part of the set */
 } rank_cores;
 
 /* For n_ranks ranks of this host. FSDP_ERR_INPUT when a rank would have no core. */
@@ -25,7 +26,7 @@ fsdp_status numa_divide(fsdp_numa_binding how, const numa_core *cores, int n, co
                         rank_cores *out);
 
 /* The NUMA node of a GPU as a rank counts them; -1: nobody knows. `root`: "" or a folder with proc and sys. `visible`:
- * CUDA_VISIBLE_DEVICES, or NULL. */
+ * CUDA_VISIBLE_DEVICES, or NULL. GPUs that this process may not open do not count, as they do not for CUDA. */
 int numa_node_of_gpu(const char *root, const char *visible, int index);
 
 #endif

@@ -110,7 +110,7 @@ static size_t read_macro(const char *at, int rank, int local_rank, char value[HO
         return 0;
     if (which < 2)
         snprintf(value, HOST_NAME_MAX + 1, "%d", which == 0 ? rank : local_rank);
-    else if (which == 2 || gethostname(value, HOST_NAME_MAX) != 0)
+    else if (which == 2 || gethostname(value, HOST_NAME_MAX + 1) != 0)
         snprintf(value, HOST_NAME_MAX + 1, "%s", which == 2 ? "default" : "localhost");
     return 1 + length + (braced ? 2 : 0);
 }

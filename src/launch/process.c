@@ -75,7 +75,7 @@ static void set_torchrun(const attempt *a, int local_rank, rank_environment *e)
 /* The GPU that the rank would have taken, and no other: the one at its place among the visible ones. */
 static void set_own_gpu(int local_rank, rank_environment *e)
 {
-    const char *visible = environment_text("CUDA_VISIBLE_DEVICES");
+    const char *visible = environment_value("CUDA_VISIBLE_DEVICES");
     char own[96];
     for (int i = 0; i < local_rank && visible; i++)
         visible = strchr(visible, ',') ? strchr(visible, ',') + 1 : "";
@@ -110,6 +110,8 @@ static fsdp_status environment_make(const attempt *a, int local_rank, int n_core
     set_variable(e, "FSDP_SNAPSHOTS", a->snapshots);
     snprintf(page, sizeof page, "%d:%d:%d", a->pulses, local_rank, a->config->n_ranks);
     set_variable(e, "FSDP_PULSE", page);
+    if (a->bound)
+        set_number(e, "FSDP_RANKS_ON_CORES", a->bound[local_rank].n_ranks);
     if (!environment_text("OMP_NUM_THREADS"))
         set_number(e, "OMP_NUM_THREADS", n_cores);
     struct stat file;

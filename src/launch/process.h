@@ -7,6 +7,7 @@
 
 #include <fsdp/launch.h>
 
+#include "base/host/core_wait.h"
 #include "base/record/pulse.h"
 #include "launch/cores.h"
 #include "launch/lines.h"
@@ -37,6 +38,7 @@ typedef struct process {
     pid_t pid; /* 0: none */
     bool running;
     int status; /* of waitpid, when it has ended */
+    core_watch core;
     line_pipe out, err;
 } process;
 

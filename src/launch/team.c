@@ -155,10 +155,11 @@ static fsdp_status find_store(team *t, bool may_open, double seconds)
             said = true;
         }
         if (left <= 0) {
-            char at[ENDPOINT_TEXT_BYTES];
+            char at[ENDPOINT_TEXT_BYTES], last[300];
+            snprintf(last, sizeof last, "%s", fsdp_last_error());
             return error_set(FSDP_ERR_TIMEOUT,
-                             "no rendezvous answered at %s within %g s: is the launcher of that host started?",
-                             endpoint_text(&t->at, at), seconds);
+                             "no rendezvous answered at %s within %g s: is the launcher of that host started? (%s)",
+                             endpoint_text(&t->at, at), seconds, last);
         }
     }
 }

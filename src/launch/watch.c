@@ -345,7 +345,8 @@ void watch_beat(launcher *l)
         bool stopped = is_stopped(l, i);
         wire_put_i64(&body, l->ranks[i].running ? (int64_t)atomic_load(&at->beats) : 0);
         wire_put_i64(&body, atomic_load(&at->step));
-        wire_put_i64(&body, l->ranks[i].running ? core_wait_of(l->ranks[i].pid) : 0);
+        int own = atomic_load(&at->process); /* a rank may be started by a script */
+        wire_put_i64(&body, l->ranks[i].running ? core_watch_look(&l->ranks[i].core, own ? own : l->ranks[i].pid) : 0);
         wire_put_u32(&body, atomic_load(&at->waits) && !stopped);
         snprintf(text, sizeof text, "%.300s%s", pulse_text(at, place), stopped ? ", stopped" : "");
         wire_put_text(&body, text);

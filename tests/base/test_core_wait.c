@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -118,9 +119,11 @@ static pid_t fork_computing(void)
 {
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0)
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;)
             ;
+    }
     return child;
 }
 
@@ -131,25 +134,57 @@ static void other_processes_wait_too(void **state)
     cpu_set_t before = take_one_core();
     pid_t first = fork_computing(), second = fork_computing(); /* on one core */
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
-    int64_t start = core_wait_of(first);
-    for (int i = 0; i < 200 && core_wait_of(first) - start < 10000; i++)
+    core_watch w = {0};
+    int64_t start = core_watch_look(&w, first);
+    for (int i = 0; i < 200 && core_watch_look(&w, first) - start < 10000; i++)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-    bool counted = core_wait_of(first) > 0;
-    int64_t waited = core_wait_of(first) - start;
+    bool counted = core_watch_look(&w, first) > 0;
+    int64_t waited = core_watch_look(&w, first) - start;
     kill(first, SIGSTOP); /* it could not run if it had a core */
     assert_int_equal(waitpid(first, &status, WUNTRACED), first);
-    start = core_wait_of(first);
+    start = core_watch_look(&w, first);
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    int64_t stopped = core_wait_of(first) - start;
+    int64_t stopped = core_watch_look(&w, first) - start;
     kill(first, SIGKILL);
     kill(second, SIGKILL);
     waitpid(first, NULL, 0);
     waitpid(second, NULL, 0);
-    assert_int_equal(core_wait_of(first), 0);
+    assert_int_equal(core_watch_look(&w, first), 0);
     if (!counted)
         skip();
     assert_true(waited >= 10000);
     assert_int_equal(stopped, 0);
+}
+
+/* While it waits, the system does not say so: it counts a wait when it is over. */
+static void a_wait_that_has_not_ended_counts(void **state)
+{
+    (void)state;
+    const struct sched_param none = {0};
+    core_watch w = {0};
+    cpu_set_t before = take_one_core();
+    pid_t waiting = fork_computing(), working[2] = {fork_computing(), fork_computing()};
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(sched_setscheduler(waiting, SCHED_IDLE, &none), 0);
+    int64_t before_look = core_watch_look(&w, waiting), unseen = 0;
+    for (int i = 0; i < 60; i++) {
+        int64_t counted = w.waited;
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        int64_t seen = core_watch_look(&w, waiting);
+        unseen += w.waited == counted ? seen - before_look : 0;
+        before_look = seen;
+    }
+    bool counted = w.waited > 0;
+    for (int i = 0; i < 2; i++)
+        kill(working[i], SIGKILL);
+    kill(waiting, SIGKILL);
+    waitpid(waiting, NULL, 0);
+    waitpid(working[0], NULL, 0);
+    waitpid(working[1], NULL, 0);
+    if (!counted)
+        skip();
+    assert_true(core_watch_look(&w, waiting) == 0);
+    assert_true(unseen > 500000); /* of 3 s, in which it had a hundredth of the core */
 }
 
 int main(void)
@@ -159,6 +194,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_team_waits_together, open_wait, close_wait),
         cmocka_unit_test_setup_teardown(sleep_is_no_wait, open_wait, close_wait),
         cmocka_unit_test(other_processes_wait_too),
+        cmocka_unit_test(a_wait_that_has_not_ended_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 enum { MOST_THREADS = 256 };
@@ -38,30 +40,64 @@ void core_wait_close(core_wait *w)
     free(w);
 }
 
-/* The second number: nanoseconds on a queue. False: the thread has ended. */
-static bool read_counter(const counter *c, int64_t *nanoseconds)
+/* Nanoseconds on a core and on a queue. False: the thread has ended. */
+static bool read_times(int fd, int64_t *ran, int64_t *waited)
 {
     char text[96];
-    long long waited = 0;
-    ssize_t n = pread(c->fd, text, sizeof text - 1, 0);
+    long long times[2] = {0, 0};
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
     if (n <= 0)
         return false;
     text[n] = 0;
-    *nanoseconds = sscanf(text, "%*s %lld", &waited) == 1 ? waited : 0;
+    if (sscanf(text, "%lld %lld", &times[0], &times[1]) != 2)
+        times[0] = times[1] = 0;
+    *ran = times[0];
+    *waited = times[1];
     return true;
 }
 
-int64_t core_wait_of(pid_t process)
+static bool read_counter(const counter *c, int64_t *nanoseconds)
+{
+    int64_t ran;
+    return read_times(c->fd, &ran, nanoseconds);
+}
+
+static bool read_process(pid_t process, int64_t *ran, int64_t *waited)
 {
     char path[64];
-    int64_t nanoseconds = 0;
     snprintf(path, sizeof path, "/proc/%d/schedstat", (int)process);
-    counter c = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
-    if (c.fd >= 0 && !read_counter(&c, &nanoseconds))
-        nanoseconds = 0;
-    if (c.fd >= 0)
-        close(c.fd);
-    return nanoseconds / 1000;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool there = fd >= 0 && read_times(fd, ran, waited);
+    if (fd >= 0)
+        close(fd);
+    return there;
+}
+
+static bool is_ready(pid_t process)
+{
+    char path[64], words[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+    FILE *file = fopen(path, "re");
+    const char *name = file && fgets(words, sizeof words, file) ? strrchr(words, ')') : NULL;
+    if (file)
+        fclose(file);
+    return name && strlen(name) > 2 && name[2] == 'R';
+}
+
+int64_t core_watch_look(core_watch *w, pid_t process)
+{
+    int64_t ran, waited;
+    double now = clock_seconds();
+    if (!read_process(process, &ran, &waited))
+        return 0;
+    if (w->process != process)
+        *w = (core_watch){.process = process, .ran = -1};
+    if (ran > 0 && ran == w->ran && waited == w->waited && is_ready(process))
+        w->unseen += (int64_t)((now - w->looked) * 1e9);
+    w->ran = ran;
+    w->waited = waited;
+    w->looked = now;
+    return (waited + w->unseen) / 1000;
 }
 
 static bool is_known(const core_wait *w, long thread)

@@ -19,7 +19,15 @@ void core_wait_close(core_wait *w);          /* NULL is legal */
  * each time. */
 double core_wait_take(core_wait *w);
 
-/* Microseconds in all of another process's first thread; 0: the process is gone, or the system does not count them. */
-int64_t core_wait_of(pid_t process);
+/* What was last seen of another process's first thread. Zeroes to begin with. */
+typedef struct core_watch {
+    pid_t process;
+    int64_t ran, waited, unseen; /* nanoseconds; the system counts a wait when it has ended: until then it is unseen */
+    double looked;
+} core_watch;
+
+/* Microseconds in all that it was ready to run and had no core; 0: the process is gone, or the system does not count
+ * them. It is looked at often enough to see waits that last. */
+int64_t core_watch_look(core_watch *w, pid_t process);
 
 #endif

@@ -10,6 +10,11 @@ const char *environment_text(const char *name)
     return text && *text ? text : NULL;
 }
 
+const char *environment_value(const char *name)
+{
+    return getenv(name);
+}
+
 bool environment_int(const char *name, int64_t *out)
 {
     const char *text = environment_text(name);

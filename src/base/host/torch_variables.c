@@ -53,15 +53,13 @@ static const struct {
     {"FSDP_STATE_DICT_TYPE", "--checkpoint_kind", TORCH_RANK},
     {"ACCELERATE_MIXED_PRECISION", "--param_dtype", TORCH_RANK},
     {"ACCELERATE_", "no effect", TORCH_RANK},
-    {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "lines begin with [rank N]", TORCH_LAUNCHER},
+    {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "--log_line_prefix_template", TORCH_LAUNCHER},
     {"TORCHELASTIC_ENABLE_FILE_TIMER", "--watchdog SECONDS", TORCH_LAUNCHER},
     {"TORCHELASTIC_TIMER_FILE", "--watchdog SECONDS", TORCH_LAUNCHER},
     {"TORCHELASTIC_HEALTH_CHECK_PORT", "`fsdp train --metrics_port PORT`", TORCH_LAUNCHER},
-    {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGINT, SIGTERM and SIGHUP are always passed on", TORCH_LAUNCHER},
+    {"TORCHELASTIC_SIGNALS_TO_HANDLE", "--signals_to_handle", TORCH_LAUNCHER},
     {"TORCHELASTIC_ERROR_FILE", "--report FILE", TORCH_LAUNCHER},
     {"PET_START_METHOD", "no effect", TORCH_LAUNCHER},
-    {"PET_SIGNALS_TO_HANDLE", "SIGINT, SIGTERM and SIGHUP are always passed on", TORCH_LAUNCHER},
-    {"PET_NUMA_BINDING", "ranks are always bound to cores; --share_cores leaves them free", TORCH_LAUNCHER},
     {"PET_EVENT_LOG_HANDLER", "--report FILE", TORCH_LAUNCHER},
 };
 

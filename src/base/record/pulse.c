@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/host/environment.h"
 
@@ -29,6 +30,7 @@ void pulse_attach(void)
     if (page == MAP_FAILED)
         return;
     pulse *mine = (pulse *)page + number;
+    atomic_store(&mine->process, (int32_t)getpid());
     pulse_beat(mine);
     atomic_store(&own, mine);
 }

@@ -15,7 +15,8 @@ typedef _Atomic uint64_t pulse_name[PULSE_WORDS]; /* at most 63 characters; one 
 typedef struct pulse {
     _Alignas(64) _Atomic uint64_t beats; /* 0: nobody has taken this up */
     _Atomic int64_t step;
-    _Atomic uint32_t waits; /* for other ranks, in `collective` */
+    _Atomic uint32_t waits;  /* for other ranks, in `collective` */
+    _Atomic int32_t process; /* 0: nobody has taken this up */
     pulse_name phase, operation, unit, collective;
 } pulse;
 
