@@ -46,7 +46,7 @@ static fsdp_module *net_new(void)
         return NULL;
     fsdp_module_add(net, "in", fsdp_linear_new(INPUTS, WIDTH, true));
     for (int i = 0; i < BLOCKS; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "block%d", i);
         fsdp_module_add(net, name, residual_new());
     }

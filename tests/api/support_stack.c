@@ -29,6 +29,15 @@ fsdp_module *stack_new(void)
     return net;
 }
 
+fsdp_status stack_shard(fsdp_world *w, const fsdp_config *config, fsdp_model **model)
+{
+    fsdp_module *net = stack_new();
+    fsdp_status status = fsdp_shard(w, net, config, model);
+    if (status != FSDP_OK)
+        fsdp_module_free(net);
+    return status;
+}
+
 void stack_values(fsdp_world *w, int step, float *x)
 {
     for (int i = 0; i < STACK_BATCH * STACK_WIDTH; i++)

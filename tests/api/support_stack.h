@@ -9,6 +9,8 @@ enum { STACK_WIDTH = 20, STACK_BATCH = 5, STACK_BLOCKS = 3 };
 
 /* Children a, b, c of type "block" with up and down, and head. */
 fsdp_module *stack_new(void);
+/* fsdp_shard of a new one, which is freed where that fails. */
+fsdp_status stack_shard(fsdp_world *w, const fsdp_config *config, fsdp_model **model);
 
 /* The batch of a step on this rank: x (STACK_BATCH, STACK_WIDTH); and the loss of what the net makes of it. */
 void stack_values(fsdp_world *w, int step, float *x);

@@ -25,7 +25,7 @@ static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
     config.shard_group_size = j->group;
     config.sync_each_micro_batch = !j->held;
     config.reduce_dtype = config.gradient_dtype = j->halves ? FSDP_BF16 : FSDP_F32;
-    return fsdp_shard(w, stack_new(), &config, model);
+    return stack_shard(w, &config, model);
 }
 
 /* lr 1 and nothing else: what is read is exactly what is subtracted. */
@@ -211,7 +211,7 @@ static fsdp_status norm_of_step(fsdp_world *w, bool reads, double *norm)
     config.cpu_offload = true;
     config.freeze = frozen;
     config.n_freeze = 1;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adamw, &optimizer));
     FSDP_TRY(stack_backward(w, model, 0, true));
     if (reads)
@@ -251,7 +251,7 @@ static fsdp_status norm_after(fsdp_world *w, float loss_scale, int overflows, do
     config.param_dtype = FSDP_F16;
     config.cast_inputs = true;
     config.loss_scale = loss_scale;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adamw, &optimizer));
     for (int i = 0; i < overflows; i++) {
         FSDP_TRY(stack_backward(w, model, 0, true));
@@ -306,7 +306,7 @@ static fsdp_status refused(fsdp_world *w, void *context)
     config.wrap = fsdp_wrap_by_type("block");
     config.freeze = frozen;
     config.n_freeze = 1;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
     EXPECT(w, fails(fsdp_gradient_read(model, "head.bias", 0, 4, values), FSDP_ERR_STATE, "no fsdp_backward"));
     FSDP_TRY(stack_backward(w, model, 0, true));

@@ -43,7 +43,7 @@ static fsdp_status train(fsdp_world *w, void *context)
     config.checkpointing = j->checkpointing;
     config.gradient_divisor = j->divisor + (j->differ ? fsdp_world_rank(w) : 0);
     config.wrap = fsdp_wrap_by_type("block");
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
     for (int step = 0; step < STEPS; step++) {
         fsdp_step_report report;

@@ -42,7 +42,7 @@ static fsdp_status train(fsdp_world *w, void *context)
     config.policy_context = &j;
     adam.lr = 0.01f;
     adam.clip = 0.5f;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
     for (int step = 0; step < STEPS; step++) {
         fsdp_step_report report;
@@ -255,7 +255,7 @@ static fsdp_status stays(fsdp_world *w, void *context)
     config.strategy = j->strategy;
     config.wrap = fsdp_wrap_by_type("block");
     config.policy = freeze_b;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     FSDP_TRY(fsdp_optimizer_new(model, &adam, &optimizer));
     FSDP_TRY(fsdp_parameter_read(model, "b.up.bias", 0, STACK_WIDTH, before[0]));
     FSDP_TRY(fsdp_parameter_read(model, "c.up.bias", 0, STACK_WIDTH, before[1]));
@@ -328,7 +328,7 @@ static fsdp_status own_values(fsdp_world *w, void *context)
     config.wrap = fsdp_wrap_by_type("block");
     config.policy = ignore_b;
     config.policy_context = &j;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, &model));
+    FSDP_TRY(stack_shard(w, &config, &model));
     saved.model = model;
     saved.directory = o->directory;
     FSDP_TRY(fsdp_state_open(&saved, &state));

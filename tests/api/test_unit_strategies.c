@@ -86,7 +86,7 @@ static fsdp_status open_job(fsdp_world *w, job *j, fsdp_model **model, fsdp_opti
     adam.lr = 0.01f;
     adam.clip = 0.5f;
     adam.average = (float)j->average;
-    FSDP_TRY(fsdp_shard(w, stack_new(), &config, model));
+    FSDP_TRY(stack_shard(w, &config, model));
     return fsdp_optimizer_new(*model, &adam, optimizer);
 }
 

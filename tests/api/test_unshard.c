@@ -20,7 +20,7 @@ static fsdp_status open_model(fsdp_world *w, const job *j, fsdp_model **model)
     config.cpu_offload = j->offload;
     config.shard_group_size = 1;
     config.cast_inputs = true;
-    return fsdp_shard(w, stack_new(), &config, model);
+    return stack_shard(w, &config, model);
 }
 
 /* Weights are clamped after every step; what the others read and compute with is what was written. */

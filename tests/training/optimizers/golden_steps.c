@@ -115,7 +115,7 @@ static fsdp_status open_net(const safetensors *file, const variant *v, exact_run
     for (int i = 0; i < PARAMETERS; i++)
         FSDP_TRY(read_values(file, "start", names[i], &start[i]));
     for (int i = 0; i < LAYERS; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "l%d", i);
         int64_t outputs = start[2 * i].rows;
         n->layers[i] = fsdp_module_add(n, name, fsdp_linear_new(start[2 * i].n / outputs, outputs, true));
