@@ -115,6 +115,21 @@ bool dies_within(pid_t pid, double seconds)
     return !is_alive(pid);
 }
 
+bool is_in_set(pid_t pid, const char *set, int signal_number)
+{
+    char path[64], line[128];
+    unsigned long long bits = 0;
+    size_t n = strlen(set);
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, set, n) == 0 && line[n] == ':')
+            bits = strtoull(line + n + 1, NULL, 16);
+    if (file)
+        fclose(file);
+    return bits >> (signal_number - 1) & 1;
+}
+
 void assert_has(const launched *l, const char *text)
 {
     if (!strstr(l->text, text))

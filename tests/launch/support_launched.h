@@ -36,6 +36,8 @@ fsdp_launch_config ranks(int n); /* of one node, with 5 s of grace */
 void pause_seconds(double seconds);
 bool is_alive(pid_t pid);
 bool dies_within(pid_t pid, double seconds);
+/* Whether the signal is in this set of the process, as /proc/PID/status has it: "ShdPnd", say. */
+bool is_in_set(pid_t pid, const char *set, int signal_number);
 
 void assert_has(const launched *l, const char *text);
 int number_after(const launched *l, const char *text);

@@ -21,9 +21,9 @@
 #include "meet/meeting.h"
 #include "meet/secret.h"
 
-enum { MOST_JOBS = 160 };
+enum { MOST_JOBS = 160, AT_ONCE = 16 };
 
-/* Far more than any of it takes on an idle machine, and less than the minutes that a forgotten wait takes. */
+/* For each job. Far more than any takes on an idle machine, and less than the minutes that a forgotten wait takes. */
 static const double bound_seconds = 60;
 
 typedef struct cut_job {
@@ -31,7 +31,9 @@ typedef struct cut_job {
     cut_kind kind;
     int direction, at;
     launched *nodes; /* (2), the second behind the link */
-    bool ended[2];
+    bool ended[2];   /* and nothing more is read from it */
+    bool late[2];    /* it had to be killed */
+    double deadline;
 } cut_job;
 
 static cut_job jobs[MOST_JOBS];
@@ -64,55 +66,84 @@ static endpoint own_endpoint(void)
     return e;
 }
 
-static void start(cut_job *c, cut_kind kind, int direction, int at)
+static void add(cut_kind kind, int direction, int at)
+{
+    jobs[n_jobs] = (cut_job){.kind = kind, .direction = direction, .at = at, .nodes = nodes[n_jobs]};
+    n_jobs++;
+}
+
+static void start(cut_job *c)
 {
     static const char *const meets[] = {"/proc/self/exe", "rank", NULL}, *const alone[] = {"sleep", "0.3", NULL};
     char texts[2][ENDPOINT_TEXT_BYTES];
     endpoint place = own_endpoint();
-    c->kind = kind;
-    c->direction = direction;
-    c->at = at;
-    cut_link_open(&c->link, &place, kind, direction, at);
+    cut_link_open(&c->link, &place, c->kind, c->direction, c->at);
     endpoint_text(&place, texts[0]);
     endpoint_text(&c->link.at, texts[1]);
     for (int i = 0; i < 2; i++) {
         fsdp_launch_config config = ranks(1);
-        config.command = kind == CUT_FOR_GOOD ? alone : meets;
+        config.command = c->kind == CUT_FOR_GOOD ? alone : meets;
         config.min_nodes = config.max_nodes = 2, config.node = i, config.endpoint = texts[i];
-        config.join_timeout_seconds = kind == CUT_FOR_GOOD ? 2 : 10;
-        config.max_restarts = kind == CUT_FOR_GOOD ? 1 : 4;
+        config.join_timeout_seconds = c->kind == CUT_FOR_GOOD ? 2 : 10;
+        config.max_restarts = c->kind == CUT_FOR_GOOD ? 1 : 4;
+        c->ended[i] = c->late[i] = false;
         c->nodes[i].text[0] = 0;
         launch(&c->nodes[i], config, NULL);
     }
+    c->deadline = clock_seconds() + bound_seconds;
 }
 
-/* Takes what a launcher says until it has ended; false when it has not by the deadline. */
-static bool ends_by(launched *l, double deadline)
+static bool is_over(const cut_job *c)
 {
-    for (;;) {
-        double left = deadline - clock_seconds();
-        struct pollfd p = {.fd = l->output, .events = POLLIN};
-        if (poll(&p, 1, left > 0 ? (int)(left * 1e3) + 1 : 0) == 0)
-            return false;
-        ssize_t got = read(l->output, l->text + l->bytes, sizeof l->text - 1 - l->bytes);
-        if (got <= 0) {
-            join(l);
-            return true;
+    return c->ended[0] && c->ended[1];
+}
+
+/* Takes what a launcher has said; true when that was its last word. */
+static bool hear_last(launched *l)
+{
+    ssize_t got = read(l->output, l->text + l->bytes, sizeof l->text - 1 - l->bytes);
+    if (got <= 0)
+        return true;
+    l->bytes += (size_t)got;
+    l->text[l->bytes] = 0;
+    return false;
+}
+
+/* Waits a moment for words of the launchers of these jobs. */
+static void attend(cut_job *all, int n)
+{
+    struct pollfd polls[2 * MOST_JOBS];
+    for (int i = 0; i < 2 * n; i++)
+        polls[i] =
+            (struct pollfd){.fd = all[i / 2].ended[i % 2] ? -1 : all[i / 2].nodes[i % 2].output, .events = POLLIN};
+    poll(polls, (nfds_t)(2 * n), 100);
+    for (int i = 0; i < 2 * n; i++) {
+        cut_job *c = &all[i / 2];
+        launched *l = &c->nodes[i % 2];
+        if (c->ended[i % 2])
+            continue;
+        bool last = polls[i].revents && hear_last(l);
+        if (!last && clock_seconds() > c->deadline) {
+            c->late[i % 2] = true;
+            kill(l->pid, SIGKILL);
         }
-        l->bytes += (size_t)got;
-        l->text[l->bytes] = 0;
+        if (last || c->late[i % 2]) {
+            c->ended[i % 2] = true;
+            join(l);
+        }
     }
 }
 
-static void end_all(cut_job *all, int n, double deadline)
+/* To the end of all; so many at once that they mostly wait, and few enough that none waits for a core for long. */
+static void run_all(cut_job *all, int n)
 {
-    for (int i = 0; i < 2 * n; i++) {
-        launched *l = &all[i / 2].nodes[i % 2];
-        all[i / 2].ended[i % 2] = ends_by(l, deadline);
-        if (!all[i / 2].ended[i % 2]) {
-            kill(l->pid, SIGKILL);
-            join(l);
-        }
+    for (int started = 0, open = 0; started < n || open > 0;) {
+        for (; started < n && open < AT_ONCE; open++)
+            start(&all[started++]);
+        attend(all, started);
+        open = 0;
+        for (int i = 0; i < started; i++)
+            open += !is_over(&all[i]);
     }
 }
 
@@ -121,10 +152,10 @@ static int judge(cut_job *c)
 {
     int wrong = 0, cut_at = atomic_load(&c->link.progress->kind);
     for (int k = 0; k < 2; k++) {
-        bool well = c->ended[k] && (c->kind == CUT_FOR_GOOD || c->nodes[k].exit_code == 0);
+        bool well = !c->late[k] && (c->kind == CUT_FOR_GOOD || c->nodes[k].exit_code == 0);
         if (!well)
             print_error("cut at message %d (kind %d) %s the store: launcher %d %s %d:\n%s", c->at, cut_at,
-                        c->direction == TO_STORE ? "to" : "from", k, c->ended[k] ? "ends with" : "does not end",
+                        c->direction == TO_STORE ? "to" : "from", k, c->late[k] ? "does not end" : "ends with",
                         c->nodes[k].exit_code, c->nodes[k].text);
         wrong += !well;
     }
@@ -132,31 +163,29 @@ static int judge(cut_job *c)
     return wrong;
 }
 
-/* One job that nobody disturbs tells how many messages there are; then one is cut at each. All run at once: most of
- * their time is waiting. */
+/* One job of each kind that nobody disturbs tells how many messages there are; then one is cut at each. */
 static int cut_all(void **state)
 {
     int n_messages[CUT_KINDS][DIRECTIONS];
     (void)state;
     if (!secret_can_prove())
         return 0; /* launchers are then not joined */
-    for (int i = 0; i < MOST_JOBS; i++)
-        jobs[i].nodes = nodes[i];
     for (int kind = 0; kind < CUT_KINDS; kind++)
-        start(&jobs[kind], (cut_kind)kind, TO_STORE, 0);
-    end_all(jobs, CUT_KINDS, clock_seconds() + bound_seconds);
+        add((cut_kind)kind, TO_STORE, 0);
+    run_all(jobs, n_jobs);
     for (int kind = 0; kind < CUT_KINDS; kind++) {
         for (int d = 0; d < DIRECTIONS; d++)
             n_messages[kind][d] = atomic_load(&jobs[kind].link.progress->messages[d]);
         if (judge(&jobs[kind]) > 0 || n_messages[kind][0] < 4 || n_messages[kind][1] < 4)
             return -1;
     }
+    n_jobs = 0;
     double begun = clock_seconds();
     for (int kind = 0; kind < CUT_KINDS; kind++)
         for (int d = 0; d < DIRECTIONS; d++)
             for (int at = 1; at <= n_messages[kind][d] && n_jobs < MOST_JOBS; at++)
-                start(&jobs[n_jobs++], (cut_kind)kind, d, at);
-    end_all(jobs, n_jobs, begun + bound_seconds);
+                add((cut_kind)kind, d, at);
+    run_all(jobs, n_jobs);
     print_message("%d jobs, %.1f s\n", n_jobs, clock_seconds() - begun);
     return 0;
 }

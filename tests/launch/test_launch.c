@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/scratch.h"
 #include "launch/cores.h"
 #include "launch/support_launched.h"
 
@@ -58,6 +60,14 @@ static void virtual_local_ranks_see_their_own_gpu(void **state)
     assert_has(l, "r=0 l=0 gpu=GPU-12ab\n");
     assert_has(l, "r=1 l=0 gpu=7\n");
     assert_has(l, "r=2 l=0 gpu=3\n");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1); /* all GPUs are hidden, and stay so */
+    l = run(c, "echo r=$RANK l=$LOCAL_RANK gpu=${CUDA_VISIBLE_DEVICES-none}.");
+    assert_int_equal(l->exit_code, 0);
+    for (int rank = 0; rank < 3; rank++) {
+        char line[32];
+        snprintf(line, sizeof line, "r=%d l=0 gpu=.\n", rank);
+        assert_has(l, line);
+    }
     setenv("CUDA_VISIBLE_DEVICES", "7,3", 1);
     l = run(c, "echo started");
     unsetenv("CUDA_VISIBLE_DEVICES");
@@ -70,7 +80,9 @@ static void cores_are_shared_out_and_threads_follow(void **state)
 {
     (void)state;
     unsetenv("OMP_NUM_THREADS");
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t allowed; /* may be fewer than there are */
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    int cores = CPU_COUNT(&allowed);
     const char *script = "echo cores=$(env -u OMP_NUM_THREADS nproc) threads=$OMP_NUM_THREADS "
                          "list=$(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)";
     launched *l = run(ranks(1), script);
@@ -224,16 +236,19 @@ static void a_killed_rank_gives_128_plus_the_signal(void **state)
     assert_has(l, "was killed by signal 9");
 }
 
+/* Rank 0 fails once rank 1 ignores the signal. */
 static void ranks_that_ignore_sigterm_are_killed_after_the_grace(void **state)
 {
-    (void)state;
     fsdp_launch_config config = ranks(2);
     config.grace_seconds = 0.5;
+    setenv("READY", *state, 1);
     double start = clock_seconds();
-    launched *l = run(config, "if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; trap '' TERM; while :; do sleep 1; done");
+    launched *l = run(config, "if [ $RANK = 0 ]; then until [ -e $READY/1 ]; do sleep 0.02; done; exit 3; fi; "
+                              "trap '' TERM; : > $READY/1; while :; do sleep 1; done");
     double seconds = clock_seconds() - start;
+    unsetenv("READY");
     assert_int_equal(l->exit_code, 3);
-    assert_true(seconds > 0.7 && seconds < 30);
+    assert_true(seconds > 0.5 && seconds < 30);
 }
 
 static void an_absent_program_gives_127(void **state)
@@ -288,6 +303,7 @@ static void only_the_signals_that_were_named_are_forwarded(void **state)
     fsdp_launch_config c = ranks(1);
     c.signals = "SIGQUIT,USR2";
     current.text[0] = 0;
+    signal(SIGQUIT, SIG_DFL); /* a shell cannot trap what was ignored when it began */
     launch(&current, c, script);
     read_until(&current, " 0\n");
     kill(current.pid, SIGUSR2);
@@ -315,6 +331,19 @@ static void only_the_signals_that_were_named_are_forwarded(void **state)
     }
 }
 
+/* What comes within a second is one request. A launcher that a busy machine keeps waiting may take it later than it was
+ * sent: only what was taken within this time tells anything. */
+static const double surely_the_same_seconds = 0.9;
+
+/* Sends a signal and waits until the launcher has taken it, or has ended. */
+static void send_and_wait(pid_t pid, int number)
+{
+    double deadline = clock_seconds() + 30;
+    kill(pid, number);
+    while (is_alive(pid) && is_in_set(pid, "ShdPnd", number) && clock_seconds() < deadline)
+        pause_seconds(0.005);
+}
+
 static void a_second_interrupt_ends_at_once(void **state)
 {
     (void)state;
@@ -325,11 +354,14 @@ static void a_second_interrupt_ends_at_once(void **state)
     launch(&current, config, "trap '' INT TERM; echo ready $RANK; while :; do sleep 0.2; done");
     read_until(&current, "ready 0");
     read_until(&current, "ready 1");
+    double first = clock_seconds();
     kill(current.pid, SIGINT);
-    pause_seconds(0.2);
-    kill(current.pid, SIGINT); /* so soon, it is the same request once more */
-    pause_seconds(1.0);
-    assert_true(is_alive(current.pid));
+    read_until(&current, "Ctrl-C: the ranks are asked");
+    send_and_wait(current.pid, SIGINT); /* so soon, it is the same request once more */
+    bool same = clock_seconds() - first < surely_the_same_seconds;
+    pause_seconds(1.1);
+    if (same)
+        assert_true(is_alive(current.pid));
     kill(current.pid, SIGINT);
     join(&current);
     assert_int_equal(current.exit_code, 137);
@@ -338,17 +370,25 @@ static void a_second_interrupt_ends_at_once(void **state)
 static void a_request_that_comes_twice_is_passed_on_once(void **state)
 {
     (void)state;
-    current.text[0] = 0;
-    launch(&current, ranks(1),
-           "n=0; trap 'n=$((n+1))' TERM; echo ready; i=0; while [ $i -lt 12 ]; do sleep 0.05; i=$((i+1)); "
-           "done; echo asked $n times");
-    read_until(&current, "ready");
-    for (int i = 0; i < 3; i++) {
-        kill(current.pid, SIGTERM);
-        pause_seconds(0.1);
+    bool same = false;
+    fsdp_launch_config config = ranks(1);
+    config.grace_seconds = 60;
+    for (int i = 0; i < 10 && !same; i++) {
+        current.text[0] = 0;
+        launch(&current, config,
+               "n=0; trap 'n=$((n+1))' TERM; echo ready; while [ $n = 0 ]; do sleep 0.05; done; i=0; "
+               "while [ $i -lt 12 ]; do sleep 0.05; i=$((i+1)); done; echo asked $n times");
+        read_until(&current, "ready");
+        double first = clock_seconds();
+        for (int k = 0; k < 3; k++) {
+            send_and_wait(current.pid, SIGTERM);
+            same = clock_seconds() - first < surely_the_same_seconds;
+            pause_seconds(0.1);
+        }
+        join(&current);
     }
-    join(&current);
-    assert_has(&current, "asked 1 times");
+    if (same)
+        assert_has(&current, "asked 1 times");
 }
 
 /* Two that never pause: there is always something to read, and signals must be heard all the same. */
@@ -532,7 +572,8 @@ int main(void)
         cmocka_unit_test(long_lines_and_much_output_pass),
         cmocka_unit_test(one_failure_ends_all_with_its_status),
         cmocka_unit_test(a_killed_rank_gives_128_plus_the_signal),
-        cmocka_unit_test(ranks_that_ignore_sigterm_are_killed_after_the_grace),
+        cmocka_unit_test_setup_teardown(ranks_that_ignore_sigterm_are_killed_after_the_grace, scratch_setup,
+                                        scratch_teardown),
         cmocka_unit_test(an_absent_program_gives_127),
         cmocka_unit_test(signals_are_forwarded),
         cmocka_unit_test(only_the_signals_that_were_named_are_forwarded),

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,9 @@ static void ranks_are_bound_near_their_gpus(void **state)
     assert_bound(&bound[0], 24, 32, 4);
     assert_bound(&bound[1], 0, 8, 2);
     assert_bound(&bound[3], 16, 24, 8);
+    assert_int_equal(bound[0].n_ranks, 2);
+    assert_int_equal(bound[1].n_ranks, 3);
+    assert_int_equal(bound[3].n_ranks, 1);
     assert_int_equal(numa_divide(FSDP_NUMA_SOCKET, cores, n, near, 6, bound), FSDP_OK);
     assert_bound(&bound[0], 16, 32, 5);
     assert_bound(&bound[5], 0, 16, 5);
@@ -55,11 +59,15 @@ static void ranks_are_bound_near_their_gpus(void **state)
     assert_bound(&bound[1], 0, 2, 2); /* four physical cores for three */
     assert_bound(&bound[2], 2, 4, 2);
     assert_bound(&bound[5], 4, 8, 4);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(bound[i].n_ranks, 1);
     assert_int_equal(numa_divide(FSDP_NUMA_CORE_COMPLEX, cores, n, near, 6, bound), FSDP_OK);
     assert_bound(&bound[1], 0, 4, 2); /* the third rank shares the first cache again */
     assert_bound(&bound[2], 4, 8, 4);
     assert_bound(&bound[5], 0, 4, 2);
     assert_bound(&bound[4], 28, 32, 4);
+    assert_int_equal(bound[2].n_ranks, 1);
+    assert_int_equal(bound[5].n_ranks, 2);
 }
 
 static void ranks_without_gpus_are_bound_near_their_share(void **state)
@@ -174,40 +182,76 @@ static void the_kernel_says_where_gpus_are(void **state)
 
 /* ---- a launcher ---- */
 
-/* Every other core of this host in one of two NUMA nodes, as far as hwloc is told. */
+/* Leaves this process two of the cores that it may use: cores[0] below cores[1]. False where it has one. */
+static bool keep_two_cores(int *cores)
+{
+    cpu_set_t allowed, two;
+    int n = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    CPU_ZERO(&two);
+    for (int id = 0; id < CPU_SETSIZE && n < 2; id++)
+        if (CPU_ISSET(id, &allowed)) {
+            CPU_SET(id, &two);
+            cores[n++] = id;
+        }
+    return n == 2 && sched_setaffinity(0, sizeof two, &two) == 0;
+}
+
+/* The host that hwloc is told of has these two cores. */
+static void make_up_host(const char *front, const int *cores)
+{
+    char text[96];
+    snprintf(text, sizeof text, "%s pu:1(indexes=%d,%d)", front, cores[0], cores[1]);
+    setenv("HWLOC_SYNTHETIC", text, 1);
+}
+
+static void assert_ran(const launched *l, int rank, int core)
+{
+    char line[64];
+    snprintf(line, sizeof line, "%d on %d with 1\n", rank, core);
+    assert_has(l, line);
+}
+
+/* Two cores, each in a NUMA node of its own, as far as hwloc is told. */
 static void ranks_run_where_they_are_bound(void **state)
 {
     (void)state;
 #ifndef FSDP_WITH_HWLOC
     skip();
 #endif
-    if (sysconf(_SC_NPROCESSORS_ONLN) != 2)
-        skip(); /* the host that hwloc is told of has two */
+    cpu_set_t before;
+    int cores[2];
+    char both[64];
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    if (!keep_two_cores(cores))
+        skip();
+    snprintf(both, sizeof both, "0 on %d%c%d with 2\n", cores[0], cores[1] == cores[0] + 1 ? '-' : ',', cores[1]);
     const char *script = "echo $RANK on $(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status) "
                          "with $OMP_NUM_THREADS";
     unsetenv("OMP_NUM_THREADS");
-    setenv("HWLOC_SYNTHETIC", "package:2 numa:1 core:1 pu:1", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "-1", 1); /* the GPUs of the real host lie near other cores */
+    make_up_host("package:2 numa:1 core:1", cores);
     fsdp_launch_config c = ranks(4);
     c.numa_binding = FSDP_NUMA_NODE;
     launched *l = run(c, script);
     assert_int_equal(l->exit_code, 0);
-    assert_has(l, "0 on 0 with 1\n");
-    assert_has(l, "1 on 0 with 1\n");
-    assert_has(l, "2 on 1 with 1\n");
-    assert_has(l, "3 on 1 with 1\n");
+    for (int rank = 0; rank < 4; rank++)
+        assert_ran(l, rank, cores[rank / 2]);
     c.numa_binding = FSDP_NUMA_EXCLUSIVE;
     l = run(c, script);
     assert_int_equal(l->exit_code, 2);
     assert_has(l, "start fewer ranks, or say node");
-    setenv("HWLOC_SYNTHETIC", "package:1 numa:1 core:2 pu:1", 1);
+    make_up_host("package:1 numa:1 core:2", cores);
     c.numa_binding = FSDP_NUMA_SOCKET;
     c.n_ranks = 1;
     l = run(c, script);
     unsetenv("HWLOC_SYNTHETIC");
-    assert_has(l, "0 on 0-1 with 2\n");
+    assert_has(l, both);
     c.share_cores = true;
     assert_int_equal(run(c, script)->exit_code, 2);
     assert_has(&current, "--share_cores");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 int main(void)

@@ -41,14 +41,22 @@ static job member(int rank, int world_size, int port, const char *token)
     return j;
 }
 
+static void *share_gift(void *argument)
+{
+    guest *g = argument;
+    g->status = meeting_share(g->meeting, "gift", g->payload, sizeof g->payload);
+    if (g->status != FSDP_OK)
+        snprintf(g->error, sizeof g->error, "%s", fsdp_last_error());
+    return NULL;
+}
+
 static void *come(void *argument)
 {
     guest *g = argument;
     g->status = meeting_open(&g->job, g->timeout, &g->meeting);
     if (g->status == FSDP_OK)
-        g->status = meeting_share(g->meeting, "gift", g->payload, sizeof g->payload);
-    if (g->status != FSDP_OK)
-        snprintf(g->error, sizeof g->error, "%s", fsdp_last_error());
+        return share_gift(g);
+    snprintf(g->error, sizeof g->error, "%s", fsdp_last_error());
     return NULL;
 }
 
@@ -152,15 +160,15 @@ static void sending_never_waits_for_the_reader(void **state)
     char *body = malloc(BYTES);
     meet(guests, 2);
     double start = clock_seconds();
-    for (int i = 0; i < MESSAGES; i++) {
+    for (int i = 0; i < MESSAGES; i++) { /* the reader is this thread, and listens later */
         memset(body, i % 251, BYTES);
         meeting_send(guests[1].meeting, GREETING, body, BYTES, -1);
     }
-    assert_true(clock_seconds() - start < 5);
+    assert_true(clock_seconds() - start < MESSAGES * 0.2); /* whoever waits for one that does not listen waits longer */
     counter seen = {0};
-    for (int i = 0; i < 20000 && seen.n < MESSAGES; i++) {
+    for (double end = clock_seconds() + 60; clock_seconds() < end && seen.n < MESSAGES;) {
         meeting_flush(guests[1].meeting, 0);
-        meeting_listen(guests[0].meeting, 0, count_messages, &seen);
+        meeting_listen(guests[0].meeting, 5, count_messages, &seen);
     }
     assert_int_equal(seen.n, MESSAGES);
     assert_int_equal(seen.n_wrong, 0);
@@ -169,28 +177,40 @@ static void sending_never_waits_for_the_reader(void **state)
     meeting_close(guests[0].meeting);
 }
 
+/* Two of three ranks. Returns how many of them name the third alone. */
+static int miss_rank_2(double seconds)
+{
+    int port = free_port(), n = 0;
+    guest guests[] = {{.job = member(0, 3, port, ""), .timeout = seconds},
+                      {.job = member(1, 3, port, ""), .timeout = 2 * seconds}};
+    meet(guests, 2);
+    for (int i = 1; i >= 0; i--) {
+        assert_int_equal(guests[i].status, FSDP_ERR_TIMEOUT);
+        n += strstr(guests[i].error, "rank 2 of 3 did not come") != NULL;
+        meeting_close(guests[i].meeting);
+    }
+    return n;
+}
+
+/* Where the machine is busy, rank 1 may come too late as well: then both get more time. */
 static void a_missing_rank_is_named(void **state)
 {
     (void)state;
-    int port = free_port();
-    guest guests[] = {{.job = member(0, 3, port, ""), .timeout = 0.5}, {.job = member(1, 3, port, ""), .timeout = 1}};
-    meet(guests, 2);
-    assert_int_equal(guests[0].status, FSDP_ERR_TIMEOUT);
-    assert_non_null(strstr(guests[0].error, "rank 2"));
-    assert_int_equal(guests[1].status, FSDP_ERR_TIMEOUT);
-    assert_non_null(strstr(guests[1].error, "rank 2"));
-    meeting_close(guests[1].meeting);
-    meeting_close(guests[0].meeting);
+    int named = 0;
+    for (double seconds = 0.5; seconds < 10 && named < 2; seconds *= 4)
+        named = miss_rank_2(seconds);
+    assert_int_equal(named, 2);
 }
 
+/* Rank 0 is there before the other looks for it, and until both have given up. */
 static void a_rank_of_another_job_is_refused(void **state)
 {
     (void)state;
     int port = free_port();
-    guest guests[] = {{.job = member(0, 2, port, "mine"), .timeout = 1.5},
-                      {.job = member(1, 2, port, "yours"), .timeout = 1}};
-    meet(guests, 2);
-    assert_int_equal(guests[0].status, FSDP_ERR_TIMEOUT);
+    guest guests[] = {{.job = member(0, 2, port, "mine")}, {.job = member(1, 2, port, "yours"), .timeout = 1}};
+    assert_int_equal(meeting_open(&guests[0].job, 1.5, &guests[0].meeting), FSDP_OK);
+    meet(&guests[1], 1);
+    assert_int_equal(meeting_share(guests[0].meeting, "gift", guests[0].payload, GIFT_BYTES), FSDP_ERR_TIMEOUT);
     assert_int_equal(guests[1].status, FSDP_ERR_TIMEOUT);
     assert_non_null(strstr(guests[1].error, "another job"));
     meeting_close(guests[0].meeting);
@@ -247,20 +267,22 @@ static void a_master_port_that_is_taken_is_passed_over(void **state)
     assert_true(seconds[1] < seconds[0]); /* who was told does not wait for a greeting there */
 }
 
-/* A rank that ended while others wait for somebody else is known at once. */
+/* A rank that ended while others wait for somebody else is known at once. Rank 0 is in before: where nobody is, nobody
+ * remembers who ended. */
 static void a_rank_that_ends_while_others_wait_is_named_at_once(void **state)
 {
     (void)state;
     int port = free_port();
-    guest first = {.job = member(0, 3, port, ""), .timeout = 30};
+    guest first = {.job = member(0, 3, port, "")};
     pthread_t thread;
     double start = clock_seconds();
-    assert_int_equal(pthread_create(&thread, NULL, come, &first), 0);
+    assert_int_equal(meeting_open(&first.job, 30, &first.meeting), FSDP_OK);
+    assert_int_equal(pthread_create(&thread, NULL, share_gift, &first), 0);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        guest second = {.job = member(1, 3, port, ""), .timeout = 30};
-        _exit(meeting_open(&second.job, second.timeout, &second.meeting) != FSDP_OK);
+        guest second = {.job = member(1, 3, port, "")};
+        _exit(meeting_open(&second.job, 30, &second.meeting) != FSDP_OK);
     }
     int exit_status;
     assert_int_equal(waitpid(pid, &exit_status, 0), pid);
@@ -292,7 +314,7 @@ static int connect_to(const char *address, int port)
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     assert_int_equal(inet_pton(AF_INET, address, &to.sin_addr), 1);
     int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 2000; i++) {
         if (connect(s, (struct sockaddr *)&to, sizeof to) == 0)
             return s;
         struct timespec pause = {.tv_nsec = 10000000};
@@ -311,7 +333,6 @@ static void silent_visitors_keep_nobody_waiting(void **state)
     guest guests[] = {{.job = member(0, 2, port, "seven"), .timeout = 20},
                       {.job = member(1, 2, port, "seven"), .timeout = 20}};
     pthread_t host;
-    double start = clock_seconds();
     assert_int_equal(pthread_create(&host, NULL, come, &guests[0]), 0);
     for (int i = 0; i < VISITORS; i++) {
         visitors[i] = connect_to("127.0.0.1", port);
@@ -322,6 +343,7 @@ static void silent_visitors_keep_nobody_waiting(void **state)
             assert_true(send(visitors[i], "GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: everything\r\n\r\n", 56,
                              MSG_NOSIGNAL) > 0);
     }
+    double start = clock_seconds();
     come(&guests[1]);
     pthread_join(host, NULL);
     double seconds = clock_seconds() - start;
@@ -339,9 +361,8 @@ static void a_master_on_the_loopback_is_heard_there_only(void **state)
 {
     (void)state;
     int port = free_port();
-    guest host = {.job = member(0, 2, port, ""), .timeout = 1.5};
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, come, &host), 0);
+    guest host = {.job = member(0, 2, port, "")};
+    assert_int_equal(meeting_open(&host.job, 20, &host.meeting), FSDP_OK);
     int here = connect_to("127.0.0.1", port);
     assert_true(here >= 0);
     struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -350,7 +371,6 @@ static void a_master_on_the_loopback_is_heard_there_only(void **state)
     assert_int_equal(connect(s, (struct sockaddr *)&elsewhere, sizeof elsewhere), -1);
     close(s);
     close(here);
-    pthread_join(thread, NULL);
     meeting_close(host.meeting);
 }
 

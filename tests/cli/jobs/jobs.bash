@@ -22,12 +22,13 @@ free_port()
 endpoint=127.0.0.1
 on_node() { exec "${@:2}"; } # on_node NODE COMMAND...: in the background, as if on this node
 
-# launch NAME NODE NNODES PORT FLAGS...: one launcher with one rank, in the background
+# launch NAME NODE NNODES PORT FLAGS...: one launcher with one rank, in the background. Where fewer nodes are enough, the first round
+# waits long for the others: nobody is to begin alone because the machine is busy.
 launch()
 {
     local name=$1 node=$2 nodes=$3 port=$4
     shift 4
-    on_node "$node" "$fsdp" run --nnodes "$nodes" --node_rank "$node" --rdzv_endpoint "$endpoint:$port" --rdzv_conf last_call_timeout=2 \
+    on_node "$node" "$fsdp" run --nnodes "$nodes" --node_rank "$node" --rdzv_endpoint "$endpoint:$port" --rdzv_conf last_call_timeout=20 \
         --max_restarts 3 --report "$name.report" "$@" "${train[@]}" --output_dir "$name" --resume_from_checkpoint "$name/checkpoints" \
         >>"$name.$node.log" 2>&1 </dev/null &
     launchers[node]=$!
@@ -51,6 +52,37 @@ of_rank()
             echo "$pid"
         fi
     done
+}
+
+# find_rank NAME RANK: waits for the process of a rank; $victim is it. Who strikes it at a step looks for it before: that takes time in
+# which the run goes on.
+find_rank()
+{
+    local until=$((SECONDS + 120))
+    while ((SECONDS < until)); do
+        victim=$(of_rank "$1" "$2")
+        [[ -z $victim ]] || return 0
+        sleep 0.05
+    done
+    fail "$1 has no rank $2: $(tail -n 5 "$1".*.log "$1.log" 2>/dev/null)"
+}
+
+# hit NAME [SIGNAL]: strikes $victim, KILL where no signal is given
+hit() { kill -"${2:-KILL}" "$victim" 2>/dev/null || fail "$1: the rank ended before it was struck: more steps are needed"; }
+
+# strike NAME RANK STEP [SIGNAL]: once the run has made this step
+strike()
+{
+    find_rank "$1" "$2"
+    reached "$1" "$3"
+    hit "$1" "${4:-KILL}"
+}
+
+# lose NAME NODE: kills a launcher, and with it its ranks
+lose()
+{
+    kill -9 "${launchers[$2]}" 2>/dev/null || fail "$1: launcher $2 ended before it was killed: more steps are needed"
+    wait "${launchers[$2]}" 2>/dev/null || true
 }
 
 # reached NAME STEP: waits until the run has made this step

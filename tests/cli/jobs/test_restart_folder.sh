@@ -3,7 +3,7 @@
 # --overwrite, goes on with what it has saved itself, from disk or from memory, and is refused nothing.
 set -euo pipefail
 source "$(dirname "$0")/../support.bash"
-steps=60
+steps=80
 source "$(dirname "$0")/jobs.bash"
 
 # job NAME KILL_AT FLAGS...: a rank is killed after so many steps of this run
@@ -15,11 +15,12 @@ job()
     "$fsdp" run --standalone --nproc-per-node 2 --max_restarts 2 "${train[@]}" --output_dir "$name" "$@" >"$name.log" 2>&1 </dev/null &
     launchers=($!)
     if ((at > 0)); then # metrics.jsonl may be another run's yet
-        for _ in $(seq 1200); do
+        find_rank "$name" 1
+        for _ in $(seq 6000); do
             (($(grep -c 'Batch ' "$name.log") < at)) || break
             sleep 0.02
         done
-        kill -9 "$(of_rank "$name" 1)"
+        hit "$name"
     fi
     wait "${launchers[0]}" || fail "$name: exit code $?: $(tail -n 5 "$name.log")"
 }
@@ -40,7 +41,7 @@ for name in calm saved unsaved; do # all began from the same run, which is not t
     [[ $(grep -o '"run": *"[^"]*"' $name/run.json | tail -n 1) == "$(field old run)" ]] || fail "$name forgets where it began: $(cat $name/run.json)"
     [[ $(field $name run) != "$(field old run)" ]] || fail "$name took the name of another run"
 done
-[[ $(wc -l <unsaved/metrics.jsonl) == 40 ]] || fail "unsaved: steps are missing or there twice: $(wc -l <unsaved/metrics.jsonl)"
+[[ $(wc -l <unsaved/metrics.jsonl) == $((steps - 20)) ]] || fail "unsaved: steps are missing or there twice: $(wc -l <unsaved/metrics.jsonl)"
 
 # From memory.
 job held 15 --resume_from_checkpoint old/checkpoints --checkpoint_freq 0 --snapshot_freq 4
@@ -53,7 +54,7 @@ cp -r old back
 job straight 0 --resume_from_checkpoint straight/checkpoints/step-00000010 --checkpoint_freq 5
 job back 8 --resume_from_checkpoint back/checkpoints/step-00000010 --checkpoint_freq 5
 [[ $(grep -c 'resumed from back/checkpoints/step-00000010 at step 10' back.log) == 1 ]] || fail "back: $(grep -v Batch back.log)"
-says back 'resumed from back/checkpoints/step-000000[12]'
+[[ $(grep -c 'resumed from back/checkpoints/step-' back.log) == 2 ]] || fail "back: not from what it saved: $(grep -v Batch back.log)"
 same straight back
 
 # What was to be replaced has been.
@@ -62,7 +63,7 @@ job over 25 --overwrite
 says over 'resumed from over/checkpoints/step-'
 job fresh 0
 same fresh over
-[[ $(wc -l <over/metrics.jsonl) == 60 ]] || fail "over: steps are missing or there twice"
+[[ $(wc -l <over/metrics.jsonl) == "$steps" ]] || fail "over: steps are missing or there twice"
 cp -r old twice
 job twice 5 --overwrite --checkpoint_freq 0 # before it has saved: from the beginning, not from what lay there
 ! grep -q 'resumed from' twice.log || fail "twice resumes what it was to replace: $(cat twice.log)"

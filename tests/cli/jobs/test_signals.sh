@@ -96,7 +96,8 @@ start second "${run[@]}" "${train[@]}"
 mapfile -t ranks < <(ranks_of "$job")
 kill -STOP "${ranks[0]}"
 kill -INT "$job"
-sleep 1.5
+for _ in $(seq 600); do grep -q "Ctrl-C: the ranks are asked" second.log && break; sleep 0.05; done
+sleep 1.1 # what comes sooner is the same request
 kill -0 "$job" || fail "second: ended by the first"
 kill -INT "$job"
 code=0
@@ -107,7 +108,9 @@ grep -qF "second Ctrl-C: all ranks are killed, nothing more is saved" second.log
 # Before the first step there is nothing to save: the first request ends the run. This one waits for its second rank.
 RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_PORT=29876 FSDP_JOB_TOKEN=early-$$ "${train[@]}" --output_dir early >early.log 2>&1 &
 job=$!
-sleep 0.5
+caught() { [[ $((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status") >> ($2 - 1) & 1)) == 1 ]]; } # caught PID NUMBER
+for _ in $(seq 600); do caught "$job" 15 && break; sleep 0.05; done
+caught "$job" 15 || fail "early: takes no signals: $(cat early.log)"
 kill -TERM "$job"
 code=0
 wait "$job" || code=$?

@@ -30,11 +30,11 @@ nothing=$hub
 serve repositories
 
 train=("$fsdp" train --device cpu --threads 1 --max_context_width 32 --train_batch_size 2 --dataset text.txt --max_steps $steps
-    --sharding_strategy full --no_async_checkpoint --sample_tokens 0 --comm_timeout 2 --download)
+    --sharding_strategy full --no_async_checkpoint --sample_tokens 0 --comm_timeout 5 --download)
 on_node() { HF_ENDPOINT=$hub HF_HOME=$work/cache$1 exec "${@:2}"; }
 
 (on_node 0 "$fsdp" fetch org/llama --dataset org/numbers) >fetch.log 2>&1 || fail "node 0 cannot fetch: $(cat fetch.log)"
-echo 6 >repositories/drip
+echo 7 >repositories/drip
 : >repositories.requests
 port=$(free_port)
 train+=(--init_from org/llama)
@@ -44,7 +44,7 @@ ended slow
 [[ $(grep -c 'resolve.*model.safetensors' repositories.requests) == 1 ]] || fail "not one download: $(cat repositories.requests)"
 grep -q 'Waiting for rank 1 on .*, still downloading after' slow.0.log || fail "nobody says what is waited for: $(cat slow.0.log)"
 
-echo 4 >repositories/drip
+echo 7 >repositories/drip
 train+=(--dataset org/numbers)
 launch text 0 2 "$port"
 launch text 1 2 "$port"

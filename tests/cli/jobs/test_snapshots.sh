@@ -5,7 +5,7 @@
 set -euo pipefail
 source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
-steps=120
+steps=140
 source "$(dirname "$0")/jobs.bash"
 every=5
 # No checkpoint before the end: what is resumed comes from memory.
@@ -42,17 +42,13 @@ fell_back()
 # A rank, and another one right after the restart.
 port=$(free_port)
 start twice "$port"
-reached twice 33
-kill -9 "$(of_rank twice 1)"
-for _ in $(seq 600); do
+strike twice 1 33
+for _ in $(seq 2400); do
     grep -qs 'resumed from the snapshot' twice.*.log && break
     sleep 0.05
 done
-for _ in $(seq 600); do
-    pid=$(of_rank twice 2)
-    [[ -n $pid ]] && kill -9 "$pid" && break
-    sleep 0.05
-done
+find_rank twice 2
+hit twice
 ended twice
 same calm twice
 resumed twice 2
@@ -61,8 +57,7 @@ resumed twice 2
 port=$(free_port)
 start node "$port"
 reached node 43
-kill -9 "${launchers[1]}"
-wait "${launchers[1]}" 2>/dev/null || true
+lose node 1
 launch node 1 2 "$port" --nproc-per-node 2 --watchdog 20
 ended node
 same calm node
@@ -74,8 +69,7 @@ every=1
 train+=(--snapshot_freq 1)
 port=$(free_port)
 start often "$port"
-reached often $((20 + RANDOM % 60))
-kill -9 "$(of_rank often $((RANDOM % 4)))"
+strike often $((RANDOM % 4)) $((20 + RANDOM % 60))
 ended often
 same calm often
 resumed often 1
@@ -86,8 +80,7 @@ nodes=1:2
 port=$(free_port)
 start fewer "$port"
 reached fewer 33
-kill -9 "${launchers[1]}"
-wait "${launchers[1]}" 2>/dev/null || true
+lose fewer 1
 wait "${launchers[0]}" || fail "fewer: $(tail -n 20 fewer.0.log)"
 grep -q 'resumed from the snapshot in memory' fewer.0.log || fail "fewer does not resume from memory: $(tail -n 20 fewer.0.log)"
 grep -q '2 ranks instead of 4' fewer.0.log || fail "fewer has as many ranks: $(tail -n 20 fewer.0.log)"

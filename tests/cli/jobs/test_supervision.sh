@@ -4,6 +4,7 @@
 set -euo pipefail
 source "$(dirname "$0")/../support.bash"
 "$fsdp" --version | grep -qw libcrypto || { echo "a build without libcrypto joins no launchers"; exit 77; }
+steps=100
 source "$(dirname "$0")/jobs.bash"
 
 "$fsdp" run --standalone --nproc-per-node 2 "${train[@]}" --output_dir calm >calm.log 2>&1 || fail "undisturbed: $(cat calm.log)"
@@ -14,11 +15,8 @@ for blow in KILL STOP SEGV; do
     watchdog=$([[ $blow != STOP ]] || echo "--watchdog 5") # only a rank that is stopped needs one to be noticed
     launch "$blow" 0 2 "$port" $watchdog
     launch "$blow" 1 2 "$port" $watchdog
-    reached "$blow" 15
+    strike "$blow" 1 15 "$blow"
     struck=$(date +%s%N)
-    victim=$(of_rank "$blow" 1)
-    [[ -n $victim ]] || fail "$blow: rank 1 ended before it was struck: more steps are needed"
-    kill -"$blow" "$victim"
     ended "$blow"
     same calm "$blow"
     grep -q 'rank 1 ' "$blow.report" || fail "$blow: the report does not name rank 1: $(cat "$blow.report")"
@@ -38,17 +36,15 @@ for node in 0 1; do # node 0 holds the store
     launch lost$node 0 2 "$port"
     sleep 0.3
     launch lost$node 1 2 "$port"
+    find_rank lost$node $node
     reached lost$node 15
-    victims=$(of_rank lost$node $node)
-    kill -9 "${launchers[node]}"
-    wait "${launchers[node]}" 2>/dev/null || true
-    for pid in $victims; do
-        for _ in $(seq 200); do
-            [[ -d /proc/$pid ]] && ! grep -q '^State:.*[ZX]' "/proc/$pid/status" 2>/dev/null || continue 2
-            sleep 0.1
-        done
-        fail "a rank outlived its launcher"
+    lose lost$node $node
+    outlives=1
+    for _ in $(seq 200); do
+        [[ -d /proc/$victim ]] && ! grep -q '^State:.*[ZX]' "/proc/$victim/status" 2>/dev/null || { outlives=0; break; }
+        sleep 0.1
     done
+    [[ $outlives == 0 ]] || fail "a rank outlived its launcher"
     launch lost$node $node 2 "$port"
     ended lost$node
     same calm lost$node
@@ -60,7 +56,7 @@ port=$(free_port)
 launch less 0 1:2 "$port"
 launch less 1 1:2 "$port"
 reached less 25
-kill -9 "${launchers[1]}"
+lose less 1
 wait "${launchers[0]}" || fail "one node left: $(tail -20 less.0.log)"
 grep -q '1 rank instead of 2: a step still has 8 samples, in 2 micro-batches of 4' less.0.log || fail "the batch is not kept: $(tail -20 less.0.log)"
 step=$(sed -n 's/.*resumed from .* at step \([0-9]*\).*/\1/p' less.0.log | tail -1)

@@ -22,12 +22,27 @@ TORCH_NCCL_BLOCKING_WAIT=1 TORCHELASTIC_ENABLE_FILE_TIMER=1 TORCH_NCCL_HEARTBEAT
 [[ $(grep -c 'TORCH_NCCL_BLOCKING_WAIT (every wait' named.log) == 1 ]] || fail "not named once by a rank: $(cat named.log)"
 [[ $(grep -c 'fsdp run: .*TORCHELASTIC_ENABLE_FILE_TIMER (--watchdog' named.log) == 1 ]] || fail "not named by the launcher: $(cat named.log)"
 
+# torchrun's own variables are obeyed, and nobody calls them useless: ranks are bound, and one signal is passed on, another is not.
+export PET_SIGNALS_TO_HANDLE=SIGUSR1
+timeout 60 "$fsdp" run --standalone sh -c 'trap "echo heard; exit 0" USR1; kill -USR1 $PPID; while :; do sleep 0.05; done' >passed.log 2>&1 </dev/null ||
+    fail "PET_SIGNALS_TO_HANDLE: $(cat passed.log)"
+grep -q heard passed.log || fail "PET_SIGNALS_TO_HANDLE: not passed on: $(cat passed.log)"
+code=0
+timeout 60 "$fsdp" run --standalone sh -c 'trap "echo heard; exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done' >kept.log 2>&1 </dev/null || code=$?
+[[ $code == 143 ]] && ! grep -q heard kept.log || fail "PET_SIGNALS_TO_HANDLE: another signal is passed on: exit code $code: $(cat kept.log)"
+unset PET_SIGNALS_TO_HANDLE
+if "$fsdp" --version | grep -qw hwloc; then
+    CUDA_VISIBLE_DEVICES=-1 PET_NUMA_BINDING=node "$fsdp" run --standalone sh -c 'echo bound=${FSDP_RANKS_ON_CORES-no}.' >bound.log 2>&1 </dev/null ||
+        fail "PET_NUMA_BINDING: $(cat bound.log)"
+    grep -q 'bound=1\.' bound.log || fail "PET_NUMA_BINDING: not bound: $(cat bound.log)"
+fi
+! grep 'without effect' passed.log kept.log bound.log 2>/dev/null || fail "what has an effect is named as useless"
+
 # A rank that stands still is found without a flag.
-TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=2 "$fsdp" run --standalone --nproc-per-node 2 "${train[@]}" --output_dir still --max_steps 100000 \
+TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=5 "$fsdp" run --standalone --nproc-per-node 2 "${train[@]}" --output_dir still --max_steps 100000 \
     >still.log 2>&1 </dev/null &
 launchers=($!)
-reached still 5
-kill -STOP "$(of_rank still 1)"
+strike still 1 5 STOP
 wait "${launchers[0]}" && fail "a rank that stands still is not found"
 grep -q 'rank 1 made no progress for' still.log || fail "the watchdog did not look: $(tail -n 5 still.log)"
 echo "PyTorch's variables: taken over, or named once"

@@ -3,7 +3,8 @@
 # Slurm and Kubernetes say about a node. What needs Python is refused with a word.
 set -euo pipefail
 source "$(dirname "$0")/../support.bash"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT SLURM_NODEID JOB_COMPLETION_INDEX
+source "$(dirname "$0")/jobs.bash" # for free_port
+unset SLURM_NODEID JOB_COMPLETION_INDEX OMP_NUM_THREADS # nproc obeys the last one
 export TMPDIR=$work
 cat >rank <<'END'
 #!/bin/sh
@@ -32,7 +33,7 @@ for dash in - _; do
     says "rank 1" --nproc${dash}per${dash}node 2 --local${dash}ranks${dash}filter 1 --log${dash}dir kept$dash --tee 1
     ! grep -q "rank 0" out || fail "a rank is shown that was filtered out: $(cat out)"
     grep -q "rank 0" kept$dash/attempt_0/0/stdout.log || fail "--tee keeps nothing: $(find kept$dash)"
-    says "7: rank 1" --nproc${dash}per${dash}node 2 --log${dash}line${dash}prefix${dash}template '${rank}7: '
+    says "17: rank 1" --nproc${dash}per${dash}node 2 --log${dash}line${dash}prefix${dash}template '${rank}7: '
     says "rank 1" --nproc${dash}per${dash}node 2 --signals${dash}to${dash}handle 'SIGTERM, SIGINT,SIGHUP ,SIGQUIT'
     CUDA_VISIBLE_DEVICES=4,5 says "rank 1" --nproc${dash}per${dash}node 2 --virtual${dash}local${dash}rank
 done
@@ -54,7 +55,8 @@ PET_NPROC_PER_NODE=2 says "rank 0 of 1" --nproc-per-node 1
 # node VARIABLE...: two launchers that are told only by the environment which node they are
 node()
 {
-    local port=$((20000 + RANDOM % 10000)) code=0
+    local port code=0
+    port=$(free_port)
     timeout 60 env "$1=1" "${@:2}" "$fsdp" run --nnodes 2 --rdzv-endpoint "127.0.0.1:$port" ./rank >other 2>&1 &
     timeout 60 env "$1=0" "${@:2}" "$fsdp" run --nnodes 2 --rdzv-endpoint "127.0.0.1:$port" ./rank >out 2>&1 || code=$?
     wait $! || code=$?
@@ -67,12 +69,13 @@ if "$fsdp" --version | grep -qw libcrypto; then
     node JOB_COMPLETION_INDEX
 fi
 
-# Where a host has one NUMA node, every binding works for one rank; words that torchrun does not know are refused.
+# Every binding works for one rank without a GPU: one may lie near cores that this process may not use. Words that torchrun does not
+# know are refused.
 if "$fsdp" --version | grep -qw hwloc; then
     for mode in node socket exclusive core-complex; do
-        says "rank 0" --numa-binding $mode
+        CUDA_VISIBLE_DEVICES=-1 says "rank 0" --numa-binding $mode
     done
-    PET_NUMA_BINDING=node says "rank 0"
+    CUDA_VISIBLE_DEVICES=-1 PET_NUMA_BINDING=node says "rank 0"
 else
     refused 2 "no hwloc" run --numa_binding node ./rank
 fi
