@@ -296,12 +296,39 @@ static void what_is_written_and_whatever_the_batches_all_modes_have_the_same_bit
             assert_true(ranks_run(ranks, compare_modes, &kinds[i]));
 }
 
+/* Where every layer is a unit, layouts are alike whatever is left out. */
+static fsdp_status skip_other_layers(fsdp_world *w, void *context)
+{
+    const char *skipped = fsdp_world_rank(w) == 0 ? "up.*" : "down.*";
+    fsdp_config config = ranks_config();
+    fsdp_module *net = make_net();
+    fsdp_model *m;
+    (void)context;
+    config.fp8 = FSDP_FP8_HYBRID;
+    config.fp8_weights = FSDP_FP8_WEIGHTS_EACH_USE;
+    config.wrap = fsdp_wrap_by_type("linear");
+    config.fp8_skip = &skipped;
+    config.n_fp8_skip = 1;
+    EXPECT(w, fsdp_shard(w, net, &config, &m) == FSDP_ERR_PEER);
+    EXPECT(w, strstr(fsdp_last_error(), "rank 1 has another strategy, precision or schedule"));
+    fsdp_module_free(net);
+    return FSDP_OK;
+}
+
+static void ranks_that_leave_out_different_layers_are_told(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(2, skip_other_layers, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_batch_of_any_number_of_rows_is_measured_and_a_bad_one_says_nothing),
         cmocka_unit_test(parts_of_a_weight_that_is_used_twice_are_parts_of_one_use),
         cmocka_unit_test(ranks_with_different_batches_judge_alike),
-        cmocka_unit_test(what_is_written_and_whatever_the_batches_all_modes_have_the_same_bits)};
+        cmocka_unit_test(what_is_written_and_whatever_the_batches_all_modes_have_the_same_bits),
+        cmocka_unit_test(ranks_that_leave_out_different_layers_are_told),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
