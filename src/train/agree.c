@@ -197,7 +197,7 @@ static const char *const number_names[] = {
     "position in the data",       "number of steps",         "optimizer's number of steps",
     "number of good steps",       "number of micro-batches", "loss scale",
     "expected count of the loss", "learning rate",           "loss"};
-enum { N_NUMBERS = sizeof number_names / sizeof *number_names };
+enum { LEARNING_RATE = 7, N_NUMBERS = sizeof number_names / sizeof *number_names };
 
 /* What a rank shows of itself. */
 typedef struct rank_view {
@@ -363,8 +363,9 @@ static fsdp_status compare_views(const train_run *run, const rank_view *all)
         shared_field f = {offsetof(rank_view, numbers) + (size_t)i * sizeof(double), sizeof(double), false};
         if (find_deviant(&f, all, run->n_ranks, &deviant, &usual))
             return error_set(
-                FSDP_ERR_PEER, "step %lld: rank %d has another %s, %.17g, than rank %d, %.17g" DEVIANT_REMEDY,
-                (long long)run->step, deviant, number_names[i], all[deviant].numbers[i], usual, all[usual].numbers[i]);
+                FSDP_ERR_PEER, "step %lld: rank %d has another %s, %.17g, than rank %d, %.17g%s" DEVIANT_REMEDY,
+                (long long)run->step, deviant, number_names[i], all[deviant].numbers[i], usual, all[usual].numbers[i],
+                i == LEARNING_RATE ? " (do all ranks have the same --max_steps and --epochs?)" : "");
     }
     shared_field buffers = {offsetof(rank_view, buffers), sizeof(uint64_t), false};
     if (find_deviant(&buffers, all, run->n_ranks, &deviant, &usual))

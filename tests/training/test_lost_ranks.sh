@@ -57,8 +57,10 @@ await_steps && kill -STOP $b
 expect "a stopped rank is named" $a 0 "rank 1"
 kill -KILL $b 2>/dev/null
 
-token=early$$; start 0 2; a=$!; start 1 2 --max_steps 30; b=$!
-expect "a rank that leaves early is named" $a 0 "rank 1"
+token=early$$; start 0 2; a=$!; start 1 2 --max_steps 10; b=$! # before ranks compare their numbers
+expect "a rank that leaves early is named" $a 0 "rank 1 called exchange of agreement"
+token=sooner$$; start 0 2; a=$!; start 1 2 --max_steps 30; b=$!
+expect "a rank that would leave early is named" $a 0 "rank 1 has another learning rate.*do all ranks have the same --max_steps"
 
 token=other$$; start 0 2; a=$!; start 1 2 --hidden_width 48; b=$!
 expect "a rank with another model is told" $a 0 "rank 1 was started with --hidden_width 48, rank 0 with 32"
