@@ -3,12 +3,9 @@
 #include "launch/numa.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef FSDP_WITH_HWLOC
 #include <hwloc.h>
@@ -28,27 +25,6 @@ static int compare_buses(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* A job's control group may keep it from a GPU that the driver lists. */
-static bool may_open(const char *root, const char *bus)
-{
-    char path[PATH_BYTES], line[256];
-    int minor = -1, fd;
-    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus/%.31s/information", root, bus);
-    FILE *file = fopen(path, "re");
-    while (file && minor < 0 && fgets(line, sizeof line, file))
-        if (sscanf(line, "Device Minor: %d", &minor) != 1)
-            minor = -1;
-    if (file)
-        fclose(file);
-    if (minor < 0)
-        return true;
-    snprintf(path, sizeof path, "%s/dev/nvidia%d", root, minor);
-    fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0 || (errno != EPERM && errno != EACCES);
-}
-
 /* In the order of the bus, which is CUDA's where all are of one kind. */
 static int list_gpus(const char *root, bus_name *out)
 {
@@ -57,7 +33,7 @@ static int list_gpus(const char *root, bus_name *out)
     snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);
     DIR *folder = opendir(path);
     for (struct dirent *entry; folder && n < MAX_GPUS && (entry = readdir(folder));)
-        if (strchr(entry->d_name, ':') && strlen(entry->d_name) < BUS_BYTES && may_open(root, entry->d_name))
+        if (strchr(entry->d_name, ':') && strlen(entry->d_name) < BUS_BYTES)
             memcpy(out[n++], entry->d_name, strlen(entry->d_name) + 1);
     if (folder)
         closedir(folder);

@@ -26,7 +26,7 @@ fsdp_status numa_divide(fsdp_numa_binding how, const numa_core *cores, int n, co
                         rank_cores *out);
 
 /* The NUMA node of a GPU as a rank counts them; -1: nobody knows. `root`: "" or a folder with proc and sys. `visible`:
- * CUDA_VISIBLE_DEVICES, or NULL. GPUs that this process may not open do not count, as they do not for CUDA. */
+ * CUDA_VISIBLE_DEVICES, or NULL. */
 int numa_node_of_gpu(const char *root, const char *visible, int index);
 
 #endif
