@@ -162,14 +162,9 @@ static bool has_flight(const launcher *l, int i)
 /* By a signal, or a debugger. */
 static bool is_stopped(const launcher *l, int local_rank)
 {
-    char path[64], words[256] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)l->ranks[local_rank].pid);
-    FILE *file = l->ranks[local_rank].running ? fopen(path, "re") : NULL;
-    if (!file)
-        return false;
-    const char *name = fgets(words, sizeof words, file) ? strrchr(words, ')') : NULL;
-    fclose(file);
-    return name && strlen(name) > 2 && (name[2] == 'T' || name[2] == 't');
+    const process *p = &l->ranks[local_rank];
+    char state = p->running ? core_wait_state(p->pid) : 0;
+    return state == 'T' || state == 't';
 }
 
 static void set_reason(const launcher *l, int i)

@@ -73,7 +73,7 @@ static bool read_process(pid_t process, int64_t *ran, int64_t *waited)
     return there;
 }
 
-static bool is_ready(pid_t process)
+char core_wait_state(pid_t process)
 {
     char path[64], words[256] = "";
     snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
@@ -81,7 +81,7 @@ static bool is_ready(pid_t process)
     const char *name = file && fgets(words, sizeof words, file) ? strrchr(words, ')') : NULL;
     if (file)
         fclose(file);
-    return name && strlen(name) > 2 && name[2] == 'R';
+    return name && strlen(name) > 2 ? name[2] : 0;
 }
 
 int64_t core_watch_look(core_watch *w, pid_t process)
@@ -92,7 +92,9 @@ int64_t core_watch_look(core_watch *w, pid_t process)
         return 0;
     if (w->process != process)
         *w = (core_watch){.process = process, .ran = -1};
-    if (ran > 0 && ran == w->ran && waited == w->waited && is_ready(process))
+    if (waited > w->waited) /* now the system has counted it */
+        w->unseen -= w->unseen < waited - w->waited ? w->unseen : waited - w->waited;
+    else if (ran > 0 && ran == w->ran && core_wait_state(process) == 'R')
         w->unseen += (int64_t)((now - w->looked) * 1e9);
     w->ran = ran;
     w->waited = waited;

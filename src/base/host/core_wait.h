@@ -26,8 +26,11 @@ typedef struct core_watch {
     double looked;
 } core_watch;
 
-/* Microseconds in all that it was ready to run and had no core; 0: the process is gone, or the system does not count
- * them. It is looked at often enough to see waits that last. */
+/* Microseconds in all that it was ready to run and had no core, with the wait that it may be in, as far as that was
+ * seen: by two looks, or more. 0: the process is gone, or the system does not count. */
 int64_t core_watch_look(core_watch *w, pid_t process);
+
+/* The system's letter for what a process does: R runs or is ready to, T is stopped, t is traced; 0: it is gone. */
+char core_wait_state(pid_t process);
 
 #endif
