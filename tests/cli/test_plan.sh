@@ -24,10 +24,12 @@ done
 # What cannot be offloaded is planned all the same, with its details; layers that fp8 cannot have are said without a search.
 for optimizer in muon adafactor; do
     "$fsdp" plan --preset tiny --device h200 --world_size 4 --optimizer $optimizer --units >"$work/text" 2>&1 || fail "$optimizer: $(cat "$work/text")"
-    grep -q "^What it takes\|at the peak\|layers.0" "$work/text" || fail "$optimizer has no details: $(cat "$work/text")"
+    grep -q "^model.layers.0 " "$work/text" || fail "$optimizer has no details: $(cat "$work/text")"
 done
 "$fsdp" plan --preset llama3_1_8b --device a100 --world_size 1 --optimizer muon >"$work/text" 2>&1 || fail "8B on an A100: $(cat "$work/text")"
 grep -q "nothing fits" "$work/text" && ! grep -q "does not update units" "$work/text" || fail "what does not fit: $(cat "$work/text")"
+"$fsdp" plan --preset llama3_2_1b --device h200 --world_size 1 --fp8 --gradient_accumulation_steps 8 --fit 100GiB >"$work/text" || fail "1B in 8 bits"
+grep -q "^The fastest that fits: .* --fp8_weights step, " "$work/text" || fail "the choice of fp8_weights is not named: $(tail -1 "$work/text")"
 "$fsdp" plan --preset gpt2_124m --fp8 --world_size auto --device h200 >"$work/text" 2>&1 && fail "GPT-2 in 8 bits"
 grep -q "fsdp plan: fp8: no linear layer here has 8-bit products" "$work/text" || fail "GPT-2 in 8 bits: $(cat "$work/text")"
 

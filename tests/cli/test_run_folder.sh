@@ -62,7 +62,9 @@ refused 2 "nowhere" "${train[@]:1}" --output_dir a --overwrite --dataset nowhere
 [[ $(find a -type f -exec md5sum {} + | sort) == "$before" ]] || fail "a refused run changed the folder"
 [[ ! -e c ]] || fail "a refused run left its folder"
 echo mine >a/notes
+touch a/fp8_check.jsonl # of a run with --fp8_check
 run --output_dir a --max_steps 3 --overwrite
+[[ ! -e a/fp8_check.jsonl ]] || fail "--overwrite leaves the former run's fp8_check.jsonl"
 [[ $(ls a/checkpoints) == step-00000003 && $(steps a) == "1 2 3 " && -e a/notes ]] || fail "overwritten: $(find a)"
 # What a run left that died before its first step is no run.
 mkdir -p early && echo '{"format": "fsdp-run", "run": "x"}' >early/run.json && touch early/metrics.jsonl early/.lock
