@@ -159,12 +159,16 @@ static void sending_never_waits_for_the_reader(void **state)
     guest guests[] = {{.job = member(0, 2, port, ""), .timeout = 10}, {.job = member(1, 2, port, ""), .timeout = 10}};
     char *body = malloc(BYTES);
     meet(guests, 2);
-    double start = clock_seconds();
+    double start = clock_seconds(), before = start, longest = 0;
     for (int i = 0; i < MESSAGES; i++) { /* the reader is this thread, and listens later */
         memset(body, i % 251, BYTES);
         meeting_send(guests[1].meeting, GREETING, body, BYTES, -1);
+        double now = clock_seconds();
+        longest = now - before > longest ? now - before : longest;
+        before = now;
     }
-    assert_true(clock_seconds() - start < MESSAGES * 0.2); /* whoever waits for one that does not listen waits longer */
+    assert_true(longest < 2); /* whoever waits for one that does not listen waits longer, once or every time */
+    assert_true(before - start < MESSAGES * 0.2);
     counter seen = {0};
     for (double end = clock_seconds() + 60; clock_seconds() < end && seen.n < MESSAGES;) {
         meeting_flush(guests[1].meeting, 0);
