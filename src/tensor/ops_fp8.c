@@ -315,10 +315,9 @@ fsdp_status fp8_measure(const run_context *c, buffer x, int64_t n, float *magnit
 static fsdp_tensor *magnitude_of(fsdp_tape *t, const fsdp_tensor *x)
 {
     node *n = x->producer;
-    const int64_t one = 1;
     if (!n || n->op->magnitude == 0 || x != n->outputs[0])
         return NULL;
-    if (n->n_outputs < n->op->magnitude && !tape_add_output(t, n, tape_value(t, FSDP_F32, 1, &one)))
+    if (n->n_outputs < n->op->magnitude && !tape_add_output(t, n, tape_maxima(t, 1)))
         return NULL;
     return n->outputs[n->op->magnitude - 1];
 }
@@ -334,8 +333,8 @@ fsdp_tensor *fp8_linear(fsdp_tape *t, fsdp_tensor *const inputs[LINEAR_INPUTS], 
     o.gradient = weight->parameter->fp8 == FSDP_FP8_E4M3 ? FSDP_E4M3 : FSDP_E5M2;
     /* Of a layer whose result a checkpointed region keeps, x would be kept as well. */
     o.rounds_again = x->producer && (t->region >= 0 || (t->recompute_cheap && x->producer->op->cheap));
-    const int64_t turned[] = {o.k, padded_rows(&o)}, n_scales = N_SCALES;
-    fsdp_tensor *outputs[OUTPUTS] = {y, tape_value(t, FSDP_F32, 1, &n_scales), NULL};
+    const int64_t turned[] = {o.k, padded_rows(&o)};
+    fsdp_tensor *outputs[OUTPUTS] = {y, tape_maxima(t, N_SCALES), NULL};
     if (!o.rounds_again)
         outputs[X_TURNED] = tape_value(t, FSDP_E4M3, 2, turned);
     if (!outputs[SCALES] || (!o.rounds_again && !outputs[X_TURNED]))

@@ -137,6 +137,7 @@ static fsdp_status squares(const run_context *c, const comparison *s, int64_t n,
 static fsdp_status cast(const run_context *c, fp8_cast_args *a, buffer room, uint64_t *lost)
 {
     fp8_count_args count = {.n = a->rows * a->columns, .x = a->x, .q = a->q, .scale = a->scale, .counts = lost};
+    FSDP_TRY(c->dev->zero(c->compute, a->scale, 2 * sizeof *a->scale));
     FSDP_TRY(fp8_cast_padded(c, a, room));
     if (!lost)
         return FSDP_OK;

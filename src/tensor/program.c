@@ -63,7 +63,7 @@ static fsdp_status replay_node(program *p, node *n)
             y->replay = n->inputs[0]->replay;
         else if (i == 0 && program_shares_in_place(n))
             y->replay = n->inputs[n->op->in_place - 1]->replay;
-        else if (!(y->replay = program_new_storage(p, tensor_bytes(y))))
+        else if (!(y->replay = program_new_value(p, y)))
             return no_memory(p);
     }
     return n->op->view ? FSDP_OK : emit(p, PHASE_REPLAY, n, 0);

@@ -22,6 +22,7 @@ struct storage {
     storage *shared; /* this storage is that one; NULL: it stands for itself */
     bool planned;
     bool may_leave; /* to host memory, between forward and backward */
+    bool cleared;   /* fsdp_tensor.cleared */
     size_t bytes;
     int first, last;
     int forward_last, backward_first; /* of its uses, -1: none */

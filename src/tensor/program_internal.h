@@ -27,12 +27,14 @@ struct program {
     event *ready;      /* the compute stream has come to where a copy may start */
 
     size_t slab_bytes, host_bytes;
+    size_t cleared_bytes; /* of the slab, from its beginning: zero before the first instruction */
 };
 
 /* The storage that a chain of sharing ends at. */
 storage *storage_of(storage *s);
 
 storage *program_new_storage(program *p, size_t bytes); /* NULL: out of memory */
+storage *program_new_value(program *p, const fsdp_tensor *x); /* likewise: for x, forward's or a replay's */
 
 /* Gives every value its forward storage; views and operations in place share. */
 fsdp_status program_place_values(program *p);

@@ -1,6 +1,7 @@
 /* Memory of a program: which tensors share it, how long each piece lives, and where it lies in the slab. */
 #include <stdlib.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "tensor/lifetime.h"
 #include "tensor/program_internal.h"
@@ -36,6 +37,14 @@ storage *program_new_storage(program *p, size_t bytes)
         return NULL;
     *s = (storage){.planned = true, .bytes = bytes, .first = -1, .last = -1, .forward_last = -1, .backward_first = -1};
     p->storages[p->n_storages++] = s;
+    return s;
+}
+
+storage *program_new_value(program *p, const fsdp_tensor *x)
+{
+    storage *s = program_new_storage(p, tensor_bytes(x));
+    if (s)
+        s->cleared = x->cleared;
     return s;
 }
 
@@ -203,7 +212,7 @@ fsdp_status program_place_values(program *p)
         bool planned = x->kind == TENSOR_VALUE ? !x->producer->op->view
                                                : x->kind == TENSOR_INPUT && (p->options.stage_inputs || x->wanted);
         x->data = x->replay = x->grad = NULL;
-        if (planned && !(x->data = program_new_storage(p, tensor_bytes(x))))
+        if (planned && !(x->data = program_new_value(p, x)))
             return error_set(FSDP_ERR_MEMORY, "planning %d tensors: out of host memory", t->n_tensors);
     }
     reading *readings = malloc((size_t)t->n_tensors * sizeof *readings + 1);
@@ -281,6 +290,13 @@ void program_note_lifetimes(program *p)
         if (x->kind == TENSOR_INPUT && x->data)
             touch(p, x->data, 0); /* staged before the first instruction */
     }
+    for (int i = 0; i < p->n_storages; i++) {
+        storage *s = p->storages[i];
+        if (s->cleared && s->first >= 0) {
+            s->first = 0;
+            s->last = p->length;
+        }
+    }
 }
 
 /* Host memory of the transfers, from the copy there to the end of the copy back. */
@@ -316,16 +332,23 @@ fsdp_status program_pack(program *p)
         return error_set(FSDP_ERR_MEMORY, "planning %d values: out of host memory", p->n_storages);
     }
     int n = 0;
+    p->cleared_bytes = 0;
     for (int i = 0; i < p->n_storages; i++) {
         storage *s = p->storages[i];
         if (s->shared || s->first < 0 || s->bytes == 0)
             continue;
+        if (s->cleared) {
+            s->offset = p->cleared_bytes;
+            p->cleared_bytes += round_up(s->bytes, 256);
+            continue;
+        }
         owners[n] = s;
         items[n++] = (lifetime){s->bytes, s->first, s->last, 0};
     }
     fsdp_status status = lifetime_pack(items, n, &p->slab_bytes);
     for (int i = 0; status == FSDP_OK && i < n; i++)
-        owners[i]->offset = items[i].offset;
+        owners[i]->offset = p->cleared_bytes + items[i].offset;
+    p->slab_bytes += p->cleared_bytes;
     free(items);
     free(owners);
     return status;

@@ -166,6 +166,8 @@ fsdp_status program_run_range(program *p, const program_run_args *args, int firs
                      .statistics = args->statistics,
                      .peers = args->peers,
                      .slab = args->slab};
+    if (first == 0 && p->cleared_bytes > 0)
+        FSDP_TRY(args->dev->zero(args->compute, args->slab, p->cleared_bytes));
     for (int i = first; i < end; i++) {
         if (args->before)
             FSDP_TRY(args->before(args->before_context, i));

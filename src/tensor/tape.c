@@ -249,6 +249,14 @@ fsdp_tensor *tape_value(fsdp_tape *t, fsdp_dtype dtype, int n_dims, const int64_
     return new_tensor(t, TENSOR_VALUE, dtype, n_dims, shape);
 }
 
+fsdp_tensor *tape_maxima(fsdp_tape *t, int64_t n)
+{
+    fsdp_tensor *x = tape_value(t, FSDP_F32, 1, &n);
+    if (x)
+        x->cleared = true;
+    return x;
+}
+
 static fsdp_tensor **copy_list(fsdp_tape *t, fsdp_tensor *const *list, int n)
 {
     fsdp_tensor **copy = arena_alloc(t->memory, (size_t)(n ? n : 1) * sizeof *copy);

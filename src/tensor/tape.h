@@ -33,6 +33,7 @@ struct fsdp_tensor {
     int64_t numel;
     bool requires_grad;
     bool is_output; /* asked for with fsdp_output */
+    bool cleared;   /* zero before the program's first instruction: maxima that kernels raise */
     bool keep;      /* marked with fsdp_keep: kept although its node lies in a checkpointed region */
 
     node *producer; /* NULL unless TENSOR_VALUE */
@@ -112,6 +113,7 @@ fsdp_tensor *tape_buffer(fsdp_tape *t, fsdp_dtype dtype, int n_dims, const int64
 /* For operations: a result, a node. `attributes` is copied. NULL inputs are allowed where the operation allows them.
  * saves_* are what backward reads; requires_grad follows from the inputs. Returns NULL when the tape has failed. */
 fsdp_tensor *tape_value(fsdp_tape *t, fsdp_dtype dtype, int n_dims, const int64_t *shape);
+fsdp_tensor *tape_maxima(fsdp_tape *t, int64_t n); /* n fp32 numbers that are 0 before the program's first operation */
 node *tape_record(fsdp_tape *t, const op_def *op, int n_inputs, fsdp_tensor *const *inputs, int n_outputs,
                   fsdp_tensor *const *outputs, const void *attributes, size_t attributes_bytes, uint32_t saves_inputs,
                   uint32_t saves_outputs);

@@ -66,12 +66,12 @@ static void rope_one(kernel_check *c, int64_t length, int64_t heads, int64_t hea
                       .cosine = cosine.device,
                       .sine = sine.device,
                       .inverse = inverse};
-    operand largest = check_random(c, FSDP_F32, 1, 1);
-    args.magnitude = inverse ? largest.device : NULL;
+    operand largest = check_magnitudes(c, placed ? 0x1p99 : 0);
+    args.magnitude = inverse ? (float *)largest.device + 1 : NULL;
     CHECK_RUN(c, rope, &args);
     check_expect(c, &x, want, false, "x");
     if (inverse)
-        check_magnitude(c, &x, &largest, 0);
+        check_magnitude(c, &x, &largest, 1);
     check_clear(c);
 }
 
@@ -121,7 +121,7 @@ static void rmsnorm_one(kernel_check *c, int64_t rows, int64_t columns, int add,
                          .d_weight = operand_buffer(&dw),
                          .add_dx = add & 1,
                          .add_weight = add & 2};
-    operand largest = check_random(c, FSDP_F32, 2, 1);
+    operand largest = check_magnitudes(c, add == 3 ? 0x1p99 : 0);
     args.magnitude = add != 2 ? largest.device : NULL;
     CHECK_RUN(c, rmsnorm_forward, &args);
     args.magnitude = add != 2 ? (float *)largest.device + 1 : NULL;
@@ -193,7 +193,7 @@ static void layernorm_one(kernel_check *c, int64_t rows, int64_t columns, int ad
                            .add_dx = add & 1,
                            .add_weight = add & 2,
                            .add_bias = !(add & 2)};
-    operand largest = check_random(c, FSDP_F32, 2, 1);
+    operand largest = check_magnitudes(c, add == 3 ? 0x1p99 : 0);
     args.magnitude = add != 2 ? largest.device : NULL;
     CHECK_RUN(c, layernorm_forward, &args);
     args.magnitude = add != 2 ? (float *)largest.device + 1 : NULL;

@@ -308,16 +308,22 @@ static inline void check_exact(kernel_check *c, const operand *o, const double *
         CHECK_RUN(c, entry, args);                                                                                     \
     } while (0)
 
-/* Exactly the largest of what was stored. */
+/* Two magnitudes to be raised, the second of which has a place to rise from. */
+static inline operand check_magnitudes(kernel_check *c, double second)
+{
+    return check_operand(c, FSDP_F32, 2, (const double[]){0, second});
+}
+
+/* Exactly the largest of what was stored and what was there. */
 static inline void check_magnitude(kernel_check *c, const operand *x, const operand *largest, int at)
 {
     const void *raw = check_download(c, x);
-    double want = 0;
+    double want = largest->host[at];
     for (int64_t i = 0; i < x->n; i++)
         want = fmax(want, fabs(dtype_get(c->dtype, raw, i)));
     double got = (double)((const float *)check_download(c, largest))[at];
     if (got != want)
-        fail_msg("the magnitude left is %.9g, that of what was written %.9g", got, want);
+        fail_msg("the magnitude left is %.9g, that of what was there and what was written %.9g", got, want);
 }
 
 #endif

@@ -29,14 +29,7 @@ static __device__ __forceinline__ uint32_t magnitude_as_stored(uint32_t bits, in
                                              : __half2float(__float2half_rn(x)));
 }
 
-/* Before a kernel that leaves one. */
-static inline void magnitude_clear(const launch *l, float *magnitude)
-{
-    if (magnitude)
-        (void)cudaMemsetAsync(magnitude, 0, sizeof *magnitude, l->stream);
-}
-
-/* Every thread of a block comes here with its own largest; *out began as zero. */
+/* Every thread of a block comes here with its own largest, to which *out is raised. */
 static __device__ __forceinline__ void magnitude_leave(uint32_t bits, uint32_t *out)
 {
     __shared__ uint32_t warps[32];

@@ -45,8 +45,8 @@ typedef struct attention_args {
 
 /* Rotary embedding in place on the first `heads` heads of each row, pairs (i, i + head_dim/2).
  * Position of row r: r % length + first_position, or positions[r]; one outside the tables gives zeros, as it would in
- * an embedding. inverse: rotates back (the gradient). magnitude (optional): the largest of whole rows afterwards, what
- * lies behind the heads included. */
+ * an embedding. inverse: rotates back (the gradient). magnitude (optional): raised to the largest of whole rows
+ * afterwards, what lies behind the heads included. */
 typedef struct rope_args {
     int64_t rows, length, first_position, heads, head_dim, row;
     const int32_t *positions;   /* (rows), optional */

@@ -41,8 +41,8 @@ typedef struct symmetric_args {
 
 /* An operand of a product in 8 bits: q = x / scale in its format, qt its transpose, scale[0] = max |x| / the format's
  * largest number, so that nothing saturates. A NaN or infinity in x makes the scale NaN, and with it the product.
- * scale[1] = max |x|, which is taken from `magnitude` instead where it is known; without q and qt it is all that is
- * written. An x that has the type of qt is only transposed. */
+ * scale[1] is raised to max |x|, so it must begin as 0, or set to *magnitude where that is known; without q and qt it is
+ * all that is written. An x that has the type of qt is only transposed. */
 typedef struct fp8_cast_args {
     int64_t rows, columns;  /* 0 elements: the scale is written all the same */
     buffer x, q;            /* (rows, columns); q FSDP_E4M3 or FSDP_E5M2, optional */

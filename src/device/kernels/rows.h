@@ -5,7 +5,7 @@
 #include "device/kernels/operand.h"
 
 /* y = x / sqrt(mean(x^2) + eps) * (shift + weight); rstd per row is kept for backward. magnitude (optional), here and
- * below: the largest magnitude of y, or in backward of dx, as stored; a NaN counts as the largest. */
+ * below: raised to the largest magnitude of y, or in backward of dx, as stored; a NaN counts as the largest. */
 typedef struct rmsnorm_args {
     int64_t rows, columns;
     float eps, shift;

@@ -278,6 +278,8 @@ static fsdp_status round_segment(fsdp_model *m, int index, const unit_segment *s
     for (int j = 0; j < s->layout->n_slots; j++)
         if (has_codes(s->layout, j) && n++ == 0)
             first = s->layout->slots[j].parameter->codes_scale;
+    if (n > 0)
+        FSDP_TRY(m->dev->zero(m->compute, first, (size_t)n * STRIDE * sizeof *first));
     FSDP_TRY(for_each_group(m, s, measure));
     if (n > 0 && !model_has_all_at_hand(m, index))
         FSDP_TRY(agree(m, m->shardings[index].shard_group, first, n));

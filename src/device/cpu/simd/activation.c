@@ -117,7 +117,7 @@ static void gated_forward_row(const void *context, int64_t row)
 SIMD_KERNEL(gated_forward, gated_args)
 {
     parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, gated_forward_row, a);
-    span_leave_largest(a->y, a->rows * a->columns, a->magnitude);
+    span_raise_largest(a->y, a->rows * a->columns, a->magnitude);
     return FSDP_OK;
 }
 
@@ -150,6 +150,6 @@ static void gated_backward_row(const void *context, int64_t row)
 SIMD_KERNEL(gated_backward, gated_args)
 {
     parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, gated_backward_row, a);
-    span_leave_largest(a->dx, 2 * a->rows * a->columns, a->magnitude);
+    span_raise_largest(a->dx, 2 * a->rows * a->columns, a->magnitude);
     return FSDP_OK;
 }

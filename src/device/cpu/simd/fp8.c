@@ -57,7 +57,10 @@ SIMD_KERNEL(fp8_cast, fp8_cast_args)
         parallel_for(cpu_threads(s), a->rows, TILE, turn_rows, a);
         return FSDP_OK;
     }
-    a->scale[1] = a->magnitude ? *a->magnitude : span_largest(a->x, a->rows * a->columns);
+    if (a->magnitude)
+        a->scale[1] = *a->magnitude;
+    else
+        span_raise_largest(a->x, a->rows * a->columns, a->scale + 1);
     if (!a->q.p && !a->qt.p)
         return FSDP_OK;
     cast_work work = {a, format, fp8_factor(a->scale[1], format->max)};

@@ -31,7 +31,7 @@ static void rmsnorm_forward_row(const void *context, int64_t row)
 SIMD_KERNEL(rmsnorm_forward, rmsnorm_args)
 {
     parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, rmsnorm_forward_row, a);
-    span_leave_largest(a->y, a->rows * a->columns, a->magnitude);
+    span_raise_largest(a->y, a->rows * a->columns, a->magnitude);
     return FSDP_OK;
 }
 
@@ -91,7 +91,7 @@ SIMD_KERNEL(rmsnorm_backward, rmsnorm_args)
     parallel_for(cpu_threads_for(s, a->rows * a->columns), n_blocks, 1, rmsnorm_backward_block, a);
     if (a->d_weight.p)
         row_blocks_combine(s, &(row_blocks){a->workspace, n_blocks, a->columns, a->d_weight, a->add_weight});
-    span_leave_largest(a->dx, a->rows * a->columns, a->magnitude);
+    span_raise_largest(a->dx, a->rows * a->columns, a->magnitude);
     return FSDP_OK;
 }
 
@@ -140,7 +140,7 @@ static void layernorm_forward_row(const void *context, int64_t row)
 SIMD_KERNEL(layernorm_forward, layernorm_args)
 {
     parallel_for(cpu_threads_for(s, a->rows * a->columns), a->rows, 1, layernorm_forward_row, a);
-    span_leave_largest(a->y, a->rows * a->columns, a->magnitude);
+    span_raise_largest(a->y, a->rows * a->columns, a->magnitude);
     return FSDP_OK;
 }
 
@@ -212,6 +212,6 @@ SIMD_KERNEL(layernorm_backward, layernorm_args)
         row_blocks_combine(s, &(row_blocks){a->workspace, n_blocks, a->columns, a->d_weight, a->add_weight});
     if (a->d_bias.p)
         row_blocks_combine(s, &(row_blocks){layernorm_d_biases(a), n_blocks, a->columns, a->d_bias, a->add_bias});
-    span_leave_largest(a->dx, a->rows * a->columns, a->magnitude);
+    span_raise_largest(a->dx, a->rows * a->columns, a->magnitude);
     return FSDP_OK;
 }

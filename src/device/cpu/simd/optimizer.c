@@ -352,22 +352,13 @@ static void update_share(void *context, int rank, int size)
         simd_stream_end();
 }
 
-/* Magnitudes compare as their bits do. */
-static void raise_magnitude(const optimizer_args *a)
-{
-    float largest = span_largest(a->copy.p ? a->copy : (buffer){a->parameter, FSDP_F32}, a->n);
-    if (float_bits_of(largest) > float_bits_of(*a->magnitude))
-        *a->magnitude = largest;
-}
-
 SIMD_KERNEL(optimizer, optimizer_args)
 {
     if (!a->scalars->skip) {
         update u = update_prepare(a);
         parallel_team(cpu_threads(s), cpu_threads_for(s, a->n), update_share, &u);
     }
-    if (a->magnitude)
-        raise_magnitude(a);
+    span_raise_largest(a->copy.p ? a->copy : (buffer){a->parameter, FSDP_F32}, a->n, a->magnitude);
     return FSDP_OK;
 }
 

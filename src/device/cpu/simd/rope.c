@@ -40,6 +40,6 @@ static void rotate_row(const void *context, int64_t row)
 SIMD_KERNEL(rope, rope_args)
 {
     parallel_for(cpu_threads_for(s, a->rows * a->heads * a->head_dim), a->rows, 1, rotate_row, a);
-    span_leave_largest(a->x, a->rows * a->row, a->magnitude);
+    span_raise_largest(a->x, a->rows * a->row, a->magnitude);
     return FSDP_OK;
 }

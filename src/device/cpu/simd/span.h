@@ -181,11 +181,12 @@ static inline float span_largest(buffer b, int64_t n)
     return float_bits_to(largest);
 }
 
-/* Where somebody wants to know it. */
-static inline void span_leave_largest(buffer b, int64_t n, float *magnitude)
+/* Where somebody wants to know it. Magnitudes compare as their bits do. */
+static inline void span_raise_largest(buffer b, int64_t n, float *magnitude)
 {
-    if (magnitude)
-        *magnitude = span_largest(b, n);
+    float largest = magnitude ? span_largest(b, n) : 0;
+    if (magnitude && float_bits_of(largest) > float_bits_of(*magnitude))
+        *magnitude = largest;
 }
 
 #endif

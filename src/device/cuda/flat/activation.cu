@@ -167,7 +167,6 @@ extern "C" cudaError_t launch_activation_backward(const launch *l, const activat
 
 extern "C" cudaError_t launch_gated_forward(const launch *l, const gated_args *a)
 {
-    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
 #define LAUNCH(KIND) start_gated<KIND>(l, a, false)
@@ -178,7 +177,6 @@ extern "C" cudaError_t launch_gated_forward(const launch *l, const gated_args *a
 
 extern "C" cudaError_t launch_gated_backward(const launch *l, const gated_args *a)
 {
-    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || a->columns == 0)
         return cudaSuccess;
 #define LAUNCH(KIND) start_gated<KIND>(l, a, true)
@@ -224,7 +222,6 @@ template <int D, int V> __global__ void __launch_bounds__(THREADS) rope(const ro
 extern "C" cudaError_t launch_rope(const launch *l, const rope_args *a)
 {
     const bool turns = a->heads > 0 && a->head_dim >= 2;
-    magnitude_clear(l, a->magnitude);
     if (a->rows == 0 || (!turns && !a->magnitude))
         return cudaSuccess;
     const bool vectors = a->head_dim % 16 == 0 && a->row % 8 == 0 && is_aligned(a->x) &&

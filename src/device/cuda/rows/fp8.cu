@@ -190,9 +190,8 @@ template <int D> static void run(const launch *l, const fp8_cast_args *a)
     const bool aligned = (uintptr_t)a->x.p % 16 == 0;
     if (!a->magnitude) {
         const int64_t n_vectors = aligned ? n / in_16_bytes<D> : 0;
-        uint32_t *out = (uint32_t *)(a->scale + 1);
-        (void)cudaMemsetAsync(out, 0, sizeof *out, l->stream);
-        largest<D><<<flat_blocks(l, n / 8 + 1, THREADS), THREADS, 0, l->stream>>>(a->x.p, n, n_vectors, out);
+        largest<D><<<flat_blocks(l, n / 8 + 1, THREADS), THREADS, 0, l->stream>>>(a->x.p, n, n_vectors,
+                                                                                  (uint32_t *)(a->scale + 1));
     }
     if (!a->q.p && !a->qt.p)
         return;

@@ -257,7 +257,6 @@ static int64_t blocks_for(const launch *l, int bytes, int64_t rows, int rows_in_
 template <int D, int N, int WARPS> static cudaError_t start_forward(const launch *l, const rmsnorm_args *a)
 {
     const int64_t n_blocks = launch_ceil(a->rows, row_group<WARPS>::in_block);
-    magnitude_clear(l, a->magnitude);
     rmsnorm_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, 0, l->stream>>>(*a);
     return cudaGetLastError();
 }
@@ -270,7 +269,6 @@ template <int D, int N, int WARPS> static cudaError_t start_backward(const launc
     if (error != cudaSuccess)
         return error;
     const int64_t n_blocks = blocks_for(l, bytes, a->rows, row_group<WARPS>::in_block);
-    magnitude_clear(l, a->magnitude);
     rmsnorm_backward_rows<D, N, WARPS><<<(unsigned)n_blocks, THREADS, (size_t)bytes, l->stream>>>(*a);
     error = cudaGetLastError();
     if (error == cudaSuccess && a->d_weight.p)
