@@ -42,8 +42,9 @@ static float *fetch(const fsdp_operation_run *r, const fsdp_operand *operand)
 static bool store(const fsdp_operation_run *r, void *to, const float *values, int64_t n)
 {
     size_t bytes = (size_t)n * sizeof(float);
-    if (is_on_gpu(r))
-        return driver_call("cuMemcpyHtoD_v2", (uintptr_t)to, (uintptr_t)values, bytes) == 0;
+    if (is_on_gpu(r)) /* the copy may return before the numbers have arrived, and r->stream does not wait for it */
+        return driver_call("cuMemcpyHtoD_v2", (uintptr_t)to, (uintptr_t)values, bytes) == 0 &&
+               driver_call("cuStreamSynchronize", 0, 0, 0) == 0;
     memcpy(to, values, bytes);
     return true;
 }
