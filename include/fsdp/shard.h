@@ -145,7 +145,7 @@ typedef struct fsdp_config {
     void *policy_context;
     /* Linear layers (fsdp_linear, not fsdp_linear_input_major) whose inputs and outputs are multiples of 16 compute
      * their products in 8 bits. Everything else stays in param_dtype: embeddings, heads
-     * (fsdp_linear_cross_entropy), norms, attention. A step in which no layer can is refused. GPUs have such products
+     * (fsdp_linear_cross_entropy, and the logits of the library's models), norms, attention. A step in which no layer can is refused. GPUs have such products
      * from compute capability 8.9 on; CPUs compute the same values, slowly. */
     fsdp_fp8 fp8;
     const char *const *fp8_skip; /* globs over parameter names: these layers stay in param_dtype */

@@ -335,6 +335,9 @@ static void add_parts(decoder *m, const fsdp_decoder_config *c)
         fsdp_parameter_set_init(normal[i], FSDP_INIT_NORMAL, c->init_deviation);
     if (normal[2])
         normal[2]->linear = LINEAR_NONE; /* its product is the loss's */
+    fsdp_parameter *head = c->tied ? normal[0] : normal[2];
+    if (head)
+        head->output = true;
 }
 
 fsdp_status fsdp_decoder_new(const fsdp_decoder_config *config, fsdp_module **out)

@@ -251,6 +251,9 @@ fsdp_status fsdp_t5_new(const fsdp_t5_config *config, fsdp_module **out)
                  add_stack(m, &m->decoder, "decoder", true, c->decoder_layers);
     if (!c->tied)
         m->head = matrix(m, "lm_head.weight", c->vocabulary, c->hidden, c->init_factor);
+    fsdp_parameter *head = c->tied ? m->shared : m->head;
+    if (head)
+        head->output = true;
     if (!built) {
         fsdp_module_free(&m->base);
         return error_set(FSDP_ERR_MEMORY, "building a T5: out of host memory");

@@ -42,7 +42,7 @@ struct fsdp_parameter {
     linear_layout linear;
     lora_path lora;   /* beside the layer whose weight this is */
     bool adapter;     /* this is a matrix of such a path */
-    bool output;      /* the layer's results are the model's */
+    bool output;      /* the layer's results are the model's: it stays in the type of its operands */
     float init_scale; /* standard deviation, or bound of the uniform distribution */
 
     /* Members of a group lie packed one after another, in this order, so that one gemm serves them (q|k|v). NULL:

@@ -7,9 +7,12 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
+#include <fsdp/models.h>
 #include <fsdp/status.h>
 
+#include "tensor/op.h"
 #include "training/training_checks.h"
 
 static training fp8_training(int ranks)
@@ -74,6 +77,55 @@ static void layers_are_left_out_by_name(void **state)
     assert_false(training_run(&t, &refused)); /* a pattern that matches nothing is an error */
 }
 
+static fsdp_tensor *logits_of(fsdp_model *m, fsdp_tape *t, bool t5)
+{
+    static const int32_t ids[16] = {1, 2, 3}, mask[16] = {1, 1, 1};
+    const int64_t shape[] = {1, 16};
+    fsdp_tensor *x = fsdp_input(t, FSDP_I32, 2, shape, ids);
+    return t5 ? fsdp_t5_logits(fsdp_model_module(m), t, x, fsdp_input(t, FSDP_I32, 2, shape, mask),
+                               fsdp_input(t, FSDP_I32, 2, shape, ids))
+              : fsdp_decoder_logits(fsdp_model_module(m), t, x);
+}
+
+/* The loss's products with the head are not in 8 bits, so those that give logits must not be either: samples come from
+ * the model that is trained. */
+static void a_head_gives_logits_in_param_dtype(void **state)
+{
+    (void)state;
+    fsdp_world_config config = FSDP_WORLD_CONFIG_INIT;
+    config.device = "cpu";
+    fsdp_world *w;
+    assert_int_equal(fsdp_world_open(&config, &w), FSDP_OK);
+    for (int kind = 0; kind < 4; kind++) {
+        fsdp_decoder_config decoder = FSDP_DECODER_CONFIG_INIT;
+        fsdp_t5_config t5 = FSDP_T5_CONFIG_INIT;
+        fsdp_config c = FSDP_CONFIG_INIT;
+        fsdp_module *net;
+        fsdp_model *m;
+        decoder.vocabulary = t5.vocabulary = 64;
+        decoder.hidden = t5.hidden = 32;
+        decoder.intermediate = t5.intermediate = 64;
+        decoder.positions = 64;
+        decoder.layers = t5.layers = t5.decoder_layers = 1;
+        decoder.heads = decoder.kv_heads = t5.heads = 2;
+        decoder.head_dim = t5.head_dim = 16;
+        decoder.tied = t5.tied = kind & 1;
+        c.fp8 = FSDP_FP8_HYBRID;
+        assert_int_equal(kind & 2 ? fsdp_t5_new(&t5, &net) : fsdp_decoder_new(&decoder, &net), FSDP_OK);
+        assert_int_equal(fsdp_shard(w, net, &c, &m), FSDP_OK);
+        fsdp_tape *t = fsdp_begin_evaluation(m);
+        fsdp_tensor *logits = fsdp_output(t, logits_of(m, t, kind & 2));
+        int in_8_bits = 0;
+        for (int i = 0; i < t->n_nodes; i++)
+            in_8_bits += strcmp(t->nodes[i]->op->name, "linear_fp8") == 0;
+        assert_int_equal(fsdp_evaluate(t), FSDP_OK);
+        assert_true(in_8_bits >= 4);
+        assert_string_equal(logits->producer->op->name, "linear");
+        fsdp_model_free(m);
+    }
+    fsdp_world_close(w);
+}
+
 static void asked_for_where_no_layer_can_have_it_is_an_error(void **state)
 {
     (void)state;
@@ -100,6 +152,7 @@ int main(void)
         cmocka_unit_test(every_strategy_gives_the_same_bits),
         cmocka_unit_test(checkpointing_and_offload_keep_every_bit),
         cmocka_unit_test(layers_are_left_out_by_name),
+        cmocka_unit_test(a_head_gives_logits_in_param_dtype),
         cmocka_unit_test(asked_for_where_no_layer_can_have_it_is_an_error),
         cmocka_unit_test(the_plan_is_what_is_taken),
     };

@@ -68,7 +68,7 @@ static fsdp_status choose_fp8(fsdp_model *m)
     for (int i = 0; i < m->contents.n_parameters; i++) {
         fsdp_parameter *p = m->contents.parameters[i];
         bool skips = matches_any(p->name, c->fp8_skip, c->n_fp8_skip);
-        p->fp8 = skips || p->adapter || p->n_dims != 2 ? FSDP_FP8_OFF : c->fp8;
+        p->fp8 = skips || p->adapter || p->output || p->n_dims != 2 ? FSDP_FP8_OFF : c->fp8;
     }
     for (int k = 0; k < c->n_fp8_skip; k++) {
         bool matched = false;
