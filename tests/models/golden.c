@@ -1,7 +1,8 @@
 /* One folder of golden data: the model is built from its files, and logits, loss, every gradient and (where there is a
  * curve) training itself are compared with what PyTorch gave. All shapes come from the files.
- *     models_test_golden FOLDER [DEVICE [fp32]]     exit 0: everything within tolerance; 1: not; 2: the folder is
- * refused With "fp32", bf16 is left out. */
+ *     models_test_golden FOLDER [DEVICE [fp32]]     exit 0: everything within tolerance; 1: not; 2: the folder is refused
+ * Logits, loss and gradients are compared in fp32, in bf16, and, of decoders, in bf16 with products in 8 bits; with
+ * "fp32", in fp32 alone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,7 +211,7 @@ static void limit_positions(golden *g)
         decoder_limit_positions(&g->config.decoder, ids->shape[1]);
 }
 
-static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, bool decay_vectors)
+static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, fsdp_fp8 fp8, bool decay_vectors)
 {
     fsdp_config c = FSDP_CONFIG_INIT;
     fsdp_module *net;
@@ -219,6 +220,7 @@ static fsdp_model *open_model(fsdp_world *w, golden *g, fsdp_dtype dtype, bool d
     if (block)
         c.wrap = fsdp_wrap_by_type(block);
     c.param_dtype = dtype;
+    c.fp8 = fp8;
     c.decay_vectors = decay_vectors;
     must(model_create(&g->config, &net));
     must(fsdp_shard(w, net, &c, &m));
@@ -235,11 +237,15 @@ typedef struct tolerance {
 } tolerance;
 
 /* In bf16, three per cent, where the model is conditioned for it. T5 at its initial weights is not: PyTorch's own bf16
- * run of the same files is off by 4 % in the logits and by 8 to 12 % in the gradients. */
-static tolerance tolerance_of(model_type type, fsdp_dtype dtype)
+ * run of the same files is off by 4 % in the logits and by 8 to 12 % in the gradients. In 8 bits a layer's output is
+ * off by 3 % and its gradients by 5 %, and layers add up: at their initial weights the decoders here are off by 8 to 10 %
+ * in the logits and by 11 to 18 % in the gradients, T5 by too much for a bound to mean anything. */
+static tolerance tolerance_of(model_type type, fsdp_dtype dtype, fsdp_fp8 fp8)
 {
     if (dtype == FSDP_F32)
         return (tolerance){1e-5, 1e-4, 0};
+    if (fp8 != FSDP_FP8_OFF)
+        return (tolerance){1e-2, 0.2, 0.3};
     return type == MODEL_T5 ? (tolerance){3e-2, 5e-2, 0.15} : (tolerance){3e-2, 3e-2, 3e-2};
 }
 
@@ -269,6 +275,7 @@ static void check_logits(golden *g, fsdp_model *m, const batch *b, double allowe
     must(fsdp_read(logits, got, n));
     double error = distance(got, wanted, n) / norm_of(wanted, n);
     check(g, error <= allowed, "logits", error, allowed);
+    printf("%s: logits within %.2g\n", g->folder, error);
     free(wanted);
     free(got);
 }
@@ -338,16 +345,24 @@ static void check_gradients(golden *g, fsdp_model *m, double count, const tolera
            worst);
 }
 
-static void check_io(golden *g, fsdp_world *w, fsdp_dtype dtype)
+static void check_io(golden *g, fsdp_world *w, fsdp_dtype dtype, fsdp_fp8 fp8)
 {
-    tolerance limit = tolerance_of(g->config.type, dtype);
+    tolerance limit = tolerance_of(g->config.type, dtype, fp8);
     batch b = read_batch(g);
-    fsdp_model *m = open_model(w, g, dtype, false);
+    fsdp_model *m = open_model(w, g, dtype, fp8, false);
+    const char *name = fp8 == FSDP_FP8_OFF ? fsdp_dtype_name(dtype) : "bf16 and fp8";
     if (g->config.type != MODEL_CNN) /* batch norm in training mode: its logits are checked through the loss */
         check_logits(g, m, &b, limit.logits);
     fsdp_tape *t = fsdp_begin(m);
     fsdp_loss loss = record_loss(m, t, g, &b);
-    must(fsdp_backward(t, loss, true));
+    fsdp_status status = fsdp_backward(t, loss, true);
+    if (fp8 != FSDP_FP8_OFF && status == FSDP_ERR_INPUT && strstr(fsdp_last_error(), "no linear layer here has")) {
+        printf("%s %s: no layer has such products\n", g->folder, name);
+        fsdp_model_free(m);
+        free_batch(&b);
+        return;
+    }
+    must(status);
     float sum, count;
     must(fsdp_read(loss.sum, &sum, 1));
     must(fsdp_read(loss.count, &count, 1));
@@ -358,7 +373,7 @@ static void check_io(golden *g, fsdp_world *w, fsdp_dtype dtype)
         check(g, error <= limit.loss, "loss", error, limit.loss);
         free(wanted);
     }
-    printf("%s %s: loss %.7f over %g\n", g->folder, fsdp_dtype_name(dtype), (double)sum / count, (double)count);
+    printf("%s %s: loss %.7f over %g\n", g->folder, name, (double)sum / count, (double)count);
     check_gradients(g, m, count, &limit);
     fsdp_model_free(m);
     free_batch(&b);
@@ -444,7 +459,7 @@ static void check_curve(golden *g, fsdp_world *w)
     batch b = {.ids = NULL};
     int32_t *all = NULL;
     const safetensors_tensor *t = NULL;
-    fsdp_model *m = open_model(w, g, FSDP_F32, g->config.type == MODEL_CNN);
+    fsdp_model *m = open_model(w, g, FSDP_F32, FSDP_FP8_OFF, g->config.type == MODEL_CNN);
     fsdp_optimizer *o;
     must(fsdp_optimizer_new(m, &c.optimizer, &o));
     if (g->config.type == MODEL_CNN) {
@@ -516,9 +531,11 @@ int main(int argc, char **argv)
     }
     if (g.io) {
         limit_positions(&g);
-        check_io(&g, w, FSDP_F32);
+        check_io(&g, w, FSDP_F32, FSDP_FP8_OFF);
         if (argc < 4)
-            check_io(&g, w, FSDP_BF16);
+            check_io(&g, w, FSDP_BF16, FSDP_FP8_OFF);
+        if (argc < 4 && g.config.type == MODEL_DECODER)
+            check_io(&g, w, FSDP_BF16, FSDP_FP8_HYBRID);
     }
     if (exists(&g, "curve.json"))
         check_curve(&g, w);
