@@ -129,6 +129,7 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: fsdp fet
 -|no parameter matches|train --preset tiny --dataset inputs/text.txt --freeze nothing.*
 -|--fp8=hybrid and --fp8_skip=* contradict each other|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip *
 -|no linear layer here has 8-bit products|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip model.*
+-|no linear layer here has 8-bit products|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip model.* --tie_word_embeddings
 -|no linear layer here has 8-bit products|train --model_type gpt2 --dataset inputs/text.txt --output_dir RUN --max_context_width 64 --fp8
 -|no linear layer here has 8-bit products|plan --preset gpt2_124m --fp8
 -|Muon does not update units in host memory|plan --preset llama3_2_1b --device h100 --world_size 8 --optimizer muon --cpu_offload

@@ -34,7 +34,7 @@ static fsdp_status make_bare(training *t, fsdp_module **out)
         c.vocabulary = VOCABULARY, c.hidden = 24, c.intermediate = 40, c.layers = 3, c.heads = 4, c.kv_heads = 2,
         c.head_dim = 6;
         c.positions = LENGTH, c.tied = true;
-        if (t->config.fp8) /* 8-bit products want multiples of 16 */
+        if (t->config.fp8 || t->sixteens) /* 8-bit products want multiples of 16 */
             c.hidden = 32, c.intermediate = 48, c.head_dim = 8;
         t->config.wrap = fsdp_wrap_by_type("llama_block");
         return fsdp_llama_new(&c, out);

@@ -24,6 +24,7 @@ typedef struct training {
     fsdp_reduce_accumulation reduce_accumulation;
     bool plainly;       /* somebody listens to operations: no work is recorded */
     bool split_masters; /* on a recording device: bf16 masters as halves */
+    bool sixteens;      /* LLaMA: without fp8, too, of dimensions that are multiples of 16 */
     bool packed;        /* LLaMA: rows hold several documents, cut anew in every sample */
     fsdp_optimizer_kind optimizer;
     const fsdp_optimizer_group *groups;

@@ -84,9 +84,7 @@ static fsdp_status choose_fp8(fsdp_model *m)
 
 fsdp_status model_check_fp8(const fsdp_model *m, const fsdp_tape *recording)
 {
-    bool missing = false;
-    for (int i = 0; i < m->contents.n_parameters; i++)
-        missing |= m->contents.parameters[i]->fp8 != FSDP_FP8_OFF;
+    bool missing = m->config.fp8 != FSDP_FP8_OFF;
     for (int i = 0; i < m->contents.n_parameters; i++)
         missing &= !m->contents.parameters[i]->fp8_fell_back; /* a shadow step has decided */
     for (int i = 0; missing && i < recording->n_nodes; i++)
