@@ -153,7 +153,9 @@ typedef struct fsdp_config {
     /* Of the gradient shards that the optimizer reads: FSDP_F32, or FSDP_BF16, which halves them where nothing is added
      * to them: reduce_dtype is FSDP_BF16 for every unit, and a step has one micro-batch (a second one is refused). */
     fsdp_dtype gradient_dtype;
-    bool fp8_check; /* shadow steps will be made (fsdp_fp8_check): memory for what they measure is set apart */
+    /* Shadow steps will be made (fsdp_fp8_check): memory for what they measure is set apart. A model with buffers that
+     * forward changes (batch norm's) is refused: they would count a shadow step's batch twice. */
+    bool fp8_check;
     /* "GLOB=STRATEGY" each: units whose names match have this strategy instead, by the first that matches. `policy` can
      * still change it. A glob that matches no unit is an error. */
     const char *const *unit_strategies;
@@ -245,8 +247,7 @@ typedef struct fsdp_fp8_bounds {
 FSDP_API fsdp_tape *fsdp_begin_shadow(fsdp_model *m);
 /* Runs what was recorded since fsdp_begin_shadow, forward and backward in param_dtype, changes neither weights nor
  * gradients, and tells `visit` (may be NULL) of every layer that has 8-bit products. Those out of bounds fall back, on
- * all ranks alike; a state remembers them. Buffers that forward changes (batch norm's) would count the batch twice:
- * such models are refused. Collective. */
+ * all ranks alike; a state remembers them. Collective. */
 FSDP_API fsdp_status fsdp_fp8_check(fsdp_tape *t, fsdp_loss loss, const fsdp_fp8_bounds *bounds,
                                     void (*visit)(void *context, const fsdp_fp8_layer *layer), void *context);
 

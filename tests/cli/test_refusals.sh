@@ -7,7 +7,7 @@ golden=${FSDP_GOLDEN_DIR:-$source_root/tests/golden}
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT FSDP_DATA HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE
 export HOME=$work/home XDG_CACHE_HOME=$work/home/.cache
 
-mkdir -p home inputs/folder inputs/t5 inputs/act inputs/odd_type inputs/rope inputs/hub/org/data inputs/idx inputs/idx_short inputs/cifar
+mkdir -p home inputs/folder inputs/t5 inputs/act inputs/odd_type inputs/rope inputs/hub/org/data inputs/idx inputs/idx_short inputs/digits inputs/cifar
 cd inputs
 head -c 60000 "$source_root/docs/flags.md" >text.txt
 : >empty.txt
@@ -33,6 +33,9 @@ printf '\0\0\7\3\0\0\0\1' >idx/train-images-idx3-ubyte
 printf '\0\0\10\1\0\0\0\1\1' >idx/train-labels-idx1-ubyte
 printf '\0\0\10\3\0\0\0\11\0\0\0\34\0\0\0\34abc' >idx_short/train-images-idx3-ubyte
 printf '\0\0\10\1\0\0\0\11\1\2\3\4\5\6\7\0\1' >idx_short/train-labels-idx1-ubyte
+printf '\0\0\10\3\0\0\0\4\0\0\0\34\0\0\0\34' >digits/train-images-idx3-ubyte
+head -c 3136 /dev/zero >>digits/train-images-idx3-ubyte
+printf '\0\0\10\1\0\0\0\4\1\2\3\4' >digits/train-labels-idx1-ubyte
 head -c 4000 /dev/zero >cifar/data_batch_1.bin
 printf 'not a token file' >garbage.bin
 printf 'garbage' >garbage.txt.gz
@@ -132,6 +135,8 @@ HF_HOME=inputs/hf|cache inputs/hf/hub; to fetch it: add --download, or: fsdp fet
 -|no linear layer here has 8-bit products|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip model.* --tie_word_embeddings
 -|no linear layer here has 8-bit products|train --model_type gpt2 --dataset inputs/text.txt --output_dir RUN --max_context_width 64 --fp8
 -|no linear layer here has 8-bit products|plan --preset gpt2_124m --fp8
+-|fp8_check: a shadow step's batch would count twice in cnn_stack1|plan --preset cnn --hidden_width 32 --fp8 --fp8_check 2
+-|fp8_check: a shadow step's batch would count twice in cnn_stack1|train --preset cnn --hidden_width 32 --dataset inputs/digits --output_dir RUN --fp8 --fp8_check 2
 -|Muon does not update units in host memory|plan --preset llama3_2_1b --device h100 --world_size 8 --optimizer muon --cpu_offload
 -|fp8_skip: no parameter matches "layers.0.*"|train --preset tiny --dataset inputs/text.txt --output_dir RUN --fp8 --fp8_skip model.layers.0.*,layers.0.*
 -|--shard_weights has 2 numbers for 1 ranks|train --preset tiny --dataset inputs/text.txt --shard_weights 1,2 --sharding_strategy full

@@ -57,6 +57,17 @@ static bool matches_any(const char *name, const char *const *globs, int n)
 }
 
 /* Marks the weights whose linear layers compute in 8 bits; which of them are used so, their shapes decide. */
+/* Forward changes persistent buffers (batch norm's statistics), in shadow steps too. */
+static fsdp_status check_shadow_steps(const fsdp_model *m)
+{
+    for (int i = 0; i < m->contents.n_buffers; i++)
+        if (m->contents.buffers[i]->persistent)
+            return error_set(FSDP_ERR_INPUT,
+                             "fp8_check: a shadow step's batch would count twice in %s: train this model without it",
+                             m->contents.buffers[i]->name);
+    return FSDP_OK;
+}
+
 static fsdp_status choose_fp8(fsdp_model *m)
 {
     const fsdp_config *c = &m->config;
@@ -79,7 +90,7 @@ static fsdp_status choose_fp8(fsdp_model *m)
     }
     m->config.fp8_skip = NULL;
     m->config.n_fp8_skip = 0;
-    return FSDP_OK;
+    return c->fp8 != FSDP_FP8_OFF && c->fp8_check ? check_shadow_steps(m) : FSDP_OK;
 }
 
 fsdp_status model_check_fp8(const fsdp_model *m, const fsdp_tape *recording)

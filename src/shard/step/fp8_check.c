@@ -114,11 +114,6 @@ static fsdp_status check_call(const fsdp_model *m, const fsdp_tape *t, fsdp_loss
     if (m->micro > 0)
         return error_set(FSDP_ERR_STATE,
                          "fsdp_fp8_check in the middle of a step: call it before its first micro-batch");
-    for (int i = 0; i < m->contents.n_buffers; i++)
-        if (m->contents.buffers[i]->persistent)
-            return error_set(FSDP_ERR_INPUT,
-                             "fp8 check: %s would count the batch of a shadow step twice; train this model without it",
-                             m->contents.buffers[i]->name);
     return FSDP_OK;
 }
 
