@@ -113,6 +113,8 @@ static int run_comm(request *q)
         return command_misused("bench", "comm takes no --profile; kernel writes one");
     if (q->config.workload)
         return command_misused("bench", "comm takes --sizes, not a workload (%s)", q->config.workload);
+    if (q->own.sizes.n > MAX_SIZES)
+        return command_misused("bench", "comm takes at most %d sizes", MAX_SIZES);
     fsdp_status status = fsdp_bench_comm(&q->settings, &q->config, &r);
     if (status != FSDP_OK)
         return command_failed("bench", status);
@@ -128,24 +130,36 @@ static const struct {
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* The arguments that are the command's own go to `own`, the rest to `others`, in their order; both have room for argc.
- */
-static void divide(int argc, char **argv, char **own, int *n_own, char **others, int *n_others)
+static const fsdp_flag *find_own(const char *word)
 {
+    char name[64];
+    size_t length = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
+    if (length == 0 || length >= sizeof name)
+        return NULL;
+    snprintf(name, sizeof name, "%.*s", (int)length, word + 2);
+    return fsdp_flags_find(own_flags, name);
+}
+
+/* The arguments that are the command's own go to `own`, the rest to `others`, in their order; both have room for argc.
+ * Returns the first of its own that is another kind's, or NULL. */
+static const fsdp_flag *divide(const char *kind, int argc, char **argv, char **own, int *n_own, char **others,
+                               int *n_others)
+{
+    const fsdp_flag *stray = NULL;
     *n_own = *n_others = 0;
     for (int i = 0; i < argc; i++) {
-        char name[64];
-        size_t length = strncmp(argv[i], "--", 2) == 0 ? strcspn(argv[i] + 2, "=") : 0;
-        snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : 0), argv[i] + 2 * (length > 0));
-        const fsdp_flag *flag = length ? fsdp_flags_find(own_flags, name) : NULL;
+        const fsdp_flag *flag = find_own(argv[i]);
         if (!flag) {
             others[(*n_others)++] = argv[i];
             continue;
         }
+        if (!stray && !fsdp_flags_belongs(flag, kind))
+            stray = flag;
         own[(*n_own)++] = argv[i];
-        if (flag->type != FSDP_FLAG_SWITCH && argv[i][2 + length] != '=' && i + 1 < argc)
+        if (flag->type != FSDP_FLAG_SWITCH && !strchr(argv[i], '=') && i + 1 < argc)
             own[(*n_own)++] = argv[++i];
     }
+    return stray;
 }
 
 static fsdp_status read_sizes(request *q)
@@ -162,14 +176,18 @@ static fsdp_status read_sizes(request *q)
     return status;
 }
 
-/* `kind` owns --steps and the like; everything else is a setting of the run. */
-static fsdp_status read_arguments(request *q, const char *kind, int argc, char **argv)
+/* `kind` owns --steps and the like; everything else is a setting of the run. *stray: a flag of another kind. */
+static fsdp_status read_arguments(request *q, const char *kind, int argc, char **argv, const fsdp_flag **stray)
 {
     int n_own, n_others;
     char **own = calloc(2 * (size_t)argc + 2, sizeof *own), **others = own + argc + 1;
     if (!own)
         return FSDP_ERR_MEMORY;
-    divide(argc, argv, own, &n_own, others, &n_others);
+    *stray = divide(kind, argc, argv, own, &n_own, others, &n_others);
+    if (*stray) {
+        free(own);
+        return FSDP_ERR_INPUT;
+    }
     if (n_others > 0 && others[0][0] != '-') {
         q->config.workload = others[0];
         others++;
@@ -191,12 +209,17 @@ static fsdp_status read_arguments(request *q, const char *kind, int argc, char *
 static int run_kind(int (*run)(request *q), const char *kind, int argc, char **argv)
 {
     request q = {.config = FSDP_BENCH_CONFIG_INIT};
+    const fsdp_flag *stray = NULL;
     fsdp_status status = fsdp_settings_init(&q.settings);
     if (status == FSDP_OK)
         status = fsdp_flags_init(own_flags, &q.own, &q.own.state);
     if (status == FSDP_OK)
-        status = read_arguments(&q, kind, argc, argv);
-    int code = status == FSDP_OK ? run(&q) : command_failed("bench", status);
+        status = read_arguments(&q, kind, argc, argv, &stray);
+    int code;
+    if (stray)
+        code = command_misused("bench", "--%s belongs to `fsdp bench %s`", stray->name, stray->only);
+    else
+        code = status == FSDP_OK ? run(&q) : command_failed("bench", status);
     fsdp_flags_free(&q.own.state);
     fsdp_settings_free(&q.settings);
     return code;
