@@ -88,11 +88,13 @@ static int64_t step_of(const char *line, size_t bytes)
     return strtoll(digits, NULL, 10);
 }
 
-/* Where the lines at the end begin that are of later steps. Lines without a step go with those around them. */
+/* Where the lines at the end begin that are of later steps, or the torn one. Lines without a step go with those around
+ * them. */
 static size_t find_cut(const char *text, size_t bytes, int64_t step)
 {
-    size_t cut = bytes;
-    for (size_t end = bytes; end > 0;) {
+    const char *last = bytes > 0 ? memrchr(text, '\n', bytes) : NULL;
+    size_t cut = last ? (size_t)(last - text) + 1 : 0;
+    for (size_t end = cut; end > 0;) {
         const char *before = end > 1 ? memrchr(text, '\n', end - 1) : NULL;
         size_t begin = before ? (size_t)(before - text) + 1 : 0;
         int64_t of_line = step_of(text + begin, end - begin);

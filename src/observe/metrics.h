@@ -11,8 +11,8 @@ typedef struct metrics metrics;
 
 /* Appends to `path`, whose folder is made where needed. A torn last line is ended first. The caller closes *out. */
 fsdp_status metrics_open(const char *path, metrics **out);
-/* Removes the lines at the end that are of steps after `step`: a run that goes on from there makes them again. A file
- * that does not exist is fine. */
+/* Removes the lines at the end that are of steps after `step`: a run that goes on from there makes them again. A torn
+ * last line goes, too. A file that does not exist is fine. */
 fsdp_status metrics_cut(const char *path, int64_t step);
 fsdp_status metrics_rewind(metrics *m, int64_t step); /* the same, of the file that is open */
 /* Where times are known, "times" has an object for each lap that took any: seconds from the line before to this one,

@@ -109,6 +109,15 @@ static fsdp_status open_metrics(const char *path, int64_t step, metrics **out)
     return metrics_open(path, out);
 }
 
+/* A shadow step has the number of the steps done before it, so that of `step` is made again, if this run makes any. */
+static fsdp_status cut_checks(const fsdp_settings *s, int64_t step)
+{
+    char *path = file_join(s->output_dir, "fp8_check.jsonl");
+    fsdp_status status = path ? metrics_cut(path, step - 1) : error_set(FSDP_ERR_MEMORY, "out of host memory");
+    free(path);
+    return status;
+}
+
 static fsdp_status open_files(report *r, const train_run *run)
 {
     const fsdp_settings *s = run->settings;
@@ -122,6 +131,8 @@ static fsdp_status open_files(report *r, const train_run *run)
     if (status == FSDP_OK && validations && run->validation)
         status = open_metrics(validations, run->step, &r->validations);
     free(validations);
+    if (status == FSDP_OK)
+        status = cut_checks(s, run->step);
     if (status == FSDP_OK && s->metrics)
         status = run->folder.goes_on && run->step > 0 ? open_metrics(s->metrics, run->step, &r->files[1])
                                                       : metrics_open(s->metrics, &r->files[1]);

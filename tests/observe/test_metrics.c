@@ -121,6 +121,24 @@ static void a_second_run_appends_and_a_torn_line_is_ended(void **state)
     free(path);
 }
 
+/* What is appended next would be a part of it. */
+static void a_torn_line_is_cut_with_later_steps(void **state)
+{
+    char *path = file_join(*state, "torn.jsonl"), *text;
+    static const char *const ends[] = {"{\"step\": 2, \"lo", "{\"step\": 5, \"loss\": 1}\n{\"st", ""};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        FILE *f = fopen(path, "w");
+        fprintf(f, "{\"step\": 1}\n%s", ends[i]);
+        fclose(f);
+        size_t bytes;
+        assert_int_equal(metrics_cut(path, 3), FSDP_OK);
+        assert_int_equal(file_read(path, &text, &bytes), FSDP_OK);
+        assert_string_equal(text, "{\"step\": 1}\n");
+        free(text);
+    }
+    free(path);
+}
+
 static void write_forever(const char *path)
 {
     metrics *m;
@@ -274,6 +292,7 @@ int main(void)
         TEST(numbers_read_back_as_the_same_bits),
         TEST(what_is_not_finite_is_null_and_still_json),
         TEST(a_second_run_appends_and_a_torn_line_is_ended),
+        TEST(a_torn_line_is_cut_with_later_steps),
         TEST(a_writer_killed_at_any_instant_leaves_whole_lines),
         TEST(no_line_crosses_a_page),
         TEST(a_validation_has_its_step_and_perplexity),

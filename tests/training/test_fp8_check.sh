@@ -84,6 +84,14 @@ grep -q fp8_fell_back some/checkpoints/step-00000004/checkpoint.json || fail "th
 job resumed 2 --max_steps 8 --fp8_check 2 --fp8_max_error "$bound" --resume_from_checkpoint some/checkpoints/step-00000004
 same some resumed || fail "resumed: $(cat diff.log)"
 
+# Lines of steps that are made again go, and with them one that was not written to its end.
+cp -r some torn
+rm -r torn/checkpoints/step-00000008
+sed -i '$d' torn/fp8_check.jsonl
+printf '{"step":5,"lay' >>torn/fp8_check.jsonl
+job torn 2 --max_steps 8 --fp8_check 3 --resume_from_checkpoint auto
+[[ $(sed 's/,.*//' torn/fp8_check.jsonl | tr -d '\n') == '{"step":0{"step":2{"step":6' ]] || fail "torn: $(cat torn/fp8_check.jsonl)"
+
 for flags in "--fp8 off --fp8_check 2" "--fp8_check -1"; do
     code=0
     # shellcheck disable=SC2086
