@@ -268,6 +268,8 @@ static inline model_scalars *model_host_scalars(fsdp_model *m)
 /* fp8_check.c. A layer that fell back, by the name of its weight; names that the model lacks mean nothing. NULL: none
  * has, so far. */
 void model_fp8_fall_back(fsdp_model *m, const char *name);
+/* step.c. Whether a call with this recording can take its gradients. */
+fsdp_status model_check_loss(const char *call, const fsdp_tape *t, fsdp_loss loss);
 /* step.c. Runs a recording of fsdp_begin_shadow and forgets its gradients: the step has not begun. */
 fsdp_status model_run_shadow(fsdp_model *m, fsdp_tape *t, fsdp_tensor *loss);
 

@@ -321,6 +321,45 @@ static void ranks_that_leave_out_different_layers_are_told(void **state)
     assert_true(ranks_run(2, skip_other_layers, NULL));
 }
 
+/* Nothing is computed, nothing falls back, and training goes on. */
+static fsdp_status misuse_shadow_steps(fsdp_world *w, void *context)
+{
+    fsdp_model *m, *other;
+    fsdp_config config = ranks_config();
+    fsdp_fp8_bounds bounds = FSDP_FP8_BOUNDS_INIT, nonsense = FSDP_FP8_BOUNDS_INIT;
+    int fallen = 0;
+    (void)context;
+    config.fp8 = FSDP_FP8_HYBRID;
+    config.fp8_check = true;
+    nonsense.error = NAN;
+    FSDP_TRY(fsdp_shard(w, make_net(), &config, &m));
+    FSDP_TRY(fsdp_shard(w, make_net(), &config, &other));
+    fsdp_loss others = record(other, fsdp_begin(other), MOST_ROWS);
+    fsdp_tape *t = fsdp_begin_shadow(m);
+    fsdp_loss loss = record(m, t, MOST_ROWS);
+    EXPECT(w, fsdp_backward(t, loss, true) == FSDP_ERR_STATE && strstr(fsdp_last_error(), "shadow step"));
+    EXPECT(w, fsdp_fp8_check(t, others, &bounds, count_fallen, &fallen) == FSDP_ERR_INPUT &&
+                  strstr(fsdp_last_error(), "another recording"));
+    EXPECT(w, fsdp_fp8_check(t, loss, &nonsense, count_fallen, &fallen) == FSDP_ERR_INPUT);
+    t = fsdp_begin_shadow(m);
+    loss.sum = fsdp_input(t, FSDP_F32, 2, (const int64_t[]){1, WIDTH}, (const float[WIDTH]){0});
+    loss.count = loss.sum;
+    EXPECT(w, fsdp_fp8_check(t, loss, &bounds, count_fallen, &fallen) == FSDP_ERR_INPUT &&
+                  strstr(fsdp_last_error(), "16 elements instead of one"));
+    EXPECT(w, fallen == 0);
+    t = fsdp_begin(m);
+    FSDP_TRY(fsdp_backward(t, record(m, t, MOST_ROWS), true));
+    fsdp_model_free(other);
+    fsdp_model_free(m);
+    return FSDP_OK;
+}
+
+static void a_shadow_step_of_no_loss_or_for_training_is_refused(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(2, misuse_shadow_steps, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +368,7 @@ int main(void)
         cmocka_unit_test(ranks_with_different_batches_judge_alike),
         cmocka_unit_test(what_is_written_and_whatever_the_batches_all_modes_have_the_same_bits),
         cmocka_unit_test(ranks_that_leave_out_different_layers_are_told),
+        cmocka_unit_test(a_shadow_step_of_no_loss_or_for_training_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

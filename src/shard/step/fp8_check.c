@@ -105,12 +105,16 @@ void model_fp8_fall_back(fsdp_model *m, const char *name)
     }
 }
 
-static fsdp_status check_call(const fsdp_model *m, const fsdp_tape *t, fsdp_loss loss)
+static fsdp_status check_call(const fsdp_model *m, const fsdp_tape *t, fsdp_loss loss, const fsdp_fp8_bounds *limits)
 {
     if (!m->figures)
         return error_set(FSDP_ERR_STATE, "fsdp_fp8_check: set `fp8` and `fp8_check` of the configuration");
-    if (!t->shadow || !loss.sum)
+    if (!t->shadow)
         return error_set(FSDP_ERR_STATE, "fsdp_fp8_check: record a loss after fsdp_begin_shadow");
+    FSDP_TRY(model_check_loss("fsdp_fp8_check", t, loss));
+    if (!(limits->error >= 0 && limits->saturated >= 0))
+        return error_set(FSDP_ERR_INPUT, "fsdp_fp8_check: bounds are numbers from 0 on, not %g and %g", limits->error,
+                         limits->saturated);
     if (m->micro > 0)
         return error_set(FSDP_ERR_STATE,
                          "fsdp_fp8_check in the middle of a step: call it before its first micro-batch");
@@ -123,7 +127,7 @@ fsdp_status fsdp_fp8_check(fsdp_tape *t, fsdp_loss loss, const fsdp_fp8_bounds *
     fsdp_model *m = t->owner;
     SIZED_READ(fsdp_fp8_bounds, FSDP_FP8_BOUNDS_INIT, limits, bounds);
     FSDP_TRY(fsdp_tape_status(t));
-    FSDP_TRY(check_call(m, t, loss));
+    FSDP_TRY(check_call(m, t, loss, &limits));
     int n = 0;
     for (int i = 0; i < m->contents.n_parameters; i++)
         n += is_checked(m->contents.parameters[i]);

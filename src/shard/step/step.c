@@ -405,15 +405,16 @@ static fsdp_status agree_on_count(fsdp_model *m, const fsdp_tensor *loss)
     return FSDP_OK;
 }
 
-static fsdp_status check_loss(const fsdp_tape *t, fsdp_loss loss)
+fsdp_status model_check_loss(const char *call, const fsdp_tape *t, fsdp_loss loss)
 {
     const fsdp_tensor *parts[] = {loss.sum, loss.count};
+    if (!loss.sum || !loss.count)
+        return error_set(FSDP_ERR_STATE, "%s without a loss", call);
     for (int i = 0; i < 2; i++) {
         if (parts[i]->tape != t)
-            return error_set(FSDP_ERR_INPUT, "fsdp_backward: the loss belongs to another recording");
+            return error_set(FSDP_ERR_INPUT, "%s: the loss belongs to another recording", call);
         if (parts[i]->numel != 1 || parts[i]->dtype != FSDP_F32)
-            return error_set(FSDP_ERR_INPUT,
-                             "fsdp_backward: the %s of the loss is %s of %lld elements instead of one fp32",
+            return error_set(FSDP_ERR_INPUT, "%s: the %s of the loss is %s of %lld elements instead of one fp32", call,
                              i ? "count" : "sum", fsdp_dtype_name(parts[i]->dtype), (long long)parts[i]->numel);
     }
     return FSDP_OK;
@@ -425,9 +426,10 @@ fsdp_status fsdp_backward(fsdp_tape *t, fsdp_loss loss, bool last)
     FSDP_TRY(fsdp_tape_status(t));
     FSDP_TRY(model_may_accumulate(m));
     FSDP_TRY(model_await_gradients(m)); /* of a micro-batch that was called the last */
-    if (!loss.sum || !loss.count)
-        return error_set(FSDP_ERR_STATE, "fsdp_backward without a loss");
-    FSDP_TRY(check_loss(t, loss));
+    FSDP_TRY(model_check_loss("fsdp_backward", t, loss));
+    if (t->shadow)
+        return error_set(FSDP_ERR_STATE, "fsdp_backward of a shadow step, which only fsdp_fp8_check runs: record the "
+                                         "batch again after fsdp_begin");
     fsdp_output(t, loss.count); /* of a loss that the program made itself */
     if (m->expected_count == 0)
         FSDP_TRY(agree_on_count(m, loss.sum));
