@@ -113,7 +113,7 @@ static const foreign_row bf16_rows[] = {
     NOTE("check_grad_overflow", "see --nan_policy"),
     NOTE("check_overflow", "see --nan_policy"),
     MUST("bf16_master_weights_and_grads", "false 0", "master weights are fp32; set it to false"),
-    MUST("bf16_optimizer_states", "false 0", "moments are fp32; set it to false"),
+    MUST("bf16_optimizer_states", "false 0", "set it to false; --optimizer_state bf16 keeps moments in bf16"),
     END,
 };
 

@@ -20,7 +20,7 @@ const foreign_row deepspeed_optimizer_params[] = {
     MUST("nesterov", "false 0", "remove it"),
     MUST("dampening", "0 0.0", "remove it"),
     MUST("maximize", "false 0", "remove it"),
-    MUST("fp32_optimizer_states", "true 1", "moments are fp32; remove it"),
+    MUST("fp32_optimizer_states", "true 1", "remove it; --optimizer_state bf16 keeps moments in bf16"),
     MUST("max_grad_norm", "0", "DeepSpeed refuses it too; use gradient_clipping"),
     NOTE("fused", "the optimizer is one pass per unit"),
     NOTE("foreach", "the optimizer is one pass per unit"),
