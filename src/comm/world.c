@@ -27,6 +27,17 @@ static fsdp_status parse_products(const char *name, cpu_gemm *out)
     return error_set(FSDP_ERR_INPUT, "products \"%s\": auto, onednn, amx, avx512 and portable are known", name);
 }
 
+fsdp_status world_describe_cpu(const fsdp_world_config *config, int local_ranks, device **out)
+{
+    cpu_gemm product = CPU_GEMM_AUTO;
+    int before = threads_count();
+    FSDP_TRY(parse_products(config->products, &product));
+    threads_set(config->threads, local_ranks);
+    fsdp_status status = device_open_cpu(product, out);
+    threads_set(before, 1);
+    return status;
+}
+
 /* A GPU for every rank of the host, unless FSDP_GPU names one (several ranks may then share it). */
 static int gpu_index(int local_rank)
 {

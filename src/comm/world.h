@@ -16,4 +16,7 @@ struct fsdp_world {
     int threads;
 };
 
+/* The CPU as each of `local_ranks` ranks of a host would open it, for plans: this process keeps its threads. */
+fsdp_status world_describe_cpu(const fsdp_world_config *config, int local_ranks, device **out);
+
 #endif

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/host/job.h"
+#include "comm/world.h"
 #include "plan/detail_print.h"
 #include "plan/predict/predict.h"
 #include "plan/table.h"
@@ -24,18 +25,26 @@ typedef struct planning {
     plan_detail detail;
 } planning;
 
+static int ranks_per_node(const fsdp_settings *s, int n_ranks)
+{
+    return s->ranks_per_node > 0 ? (int)s->ranks_per_node : (int)min_i64(8, n_ranks);
+}
+
 /* The device that the job would run on: the one named, which need not be here when it is a GPU that can be described.
  */
-static fsdp_status open_device(const char *name, device **out)
+static fsdp_status open_device(const fsdp_settings *s, int n_ranks, device **out)
 {
+    const char *name = s->device;
+    fsdp_world_config world;
+    assemble_world(s, &world);
     if (device_is_described(name))
         return device_describe(name, out);
     if (!name || strcmp(name, "cpu") == 0)
-        return device_open_cpu(CPU_GEMM_AUTO, out);
+        return world_describe_cpu(&world, ranks_per_node(s, n_ranks), out);
     if (device_open_cuda(0, out) == FSDP_OK)
         return FSDP_OK;
     if (strcmp(name, "auto") == 0)
-        return device_open_cpu(CPU_GEMM_AUTO, out);
+        return world_describe_cpu(&world, ranks_per_node(s, n_ranks), out);
     return error_set(FSDP_ERR_INPUT, "--device cuda: %s; name a GPU to plan for: --device h200, h100 or a100",
                      fsdp_last_error());
 }
@@ -55,7 +64,7 @@ static fsdp_status describe_job(const fsdp_settings *s, int n_ranks, planning *p
     fsdp_world_config world;
     assemble_world(s, &world);
     t->world.n_ranks = n_ranks;
-    t->world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : (int)min_i64(8, n_ranks);
+    t->world.ranks_per_node = ranks_per_node(s, n_ranks);
     p->work = assemble_workload(s, &p->work.model, &data, validates(s) ? &data : NULL, n_ranks);
     p->work.backend = world.backend;
     return assemble_sharding(s, &p->work.model, t->n_parameters, n_ranks, &p->sharding);
@@ -77,7 +86,7 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
 {
     FSDP_TRY(describe_job(s, 1, p));
     plan_search search = search_of(s, p);
-    search.world.ranks_per_node = s->ranks_per_node > 0 ? (int)s->ranks_per_node : 8;
+    search.world.ranks_per_node = ranks_per_node(s, MAX_RANKS);
     search.free.cpu_offload = search.free.cpu_offload_resident =
         false; /* host memory does not replace ranks unless the user asked for it */
     if (search.limit.device == 0)
@@ -99,8 +108,9 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     int n_ranks = s->world_size > 0 ? (int)s->world_size : here.world_size;
     FSDP_TRY(assemble_model(s, s->vocab_size, NULL, &p->work.model));
     FSDP_TRY(assemble_count(&p->work.model, &t->n_parameters));
-    FSDP_TRY(open_device(s->device, &t->world.dev));
-    if (s->world_size == FSDP_WORLD_SIZE_AUTO)
+    bool searches = s->world_size == FSDP_WORLD_SIZE_AUTO;
+    FSDP_TRY(open_device(s, searches ? MAX_RANKS : n_ranks, &t->world.dev));
+    if (searches)
         FSDP_TRY(find_ranks(s, p, &n_ranks));
     FSDP_TRY(describe_job(s, n_ranks, p));
     plan_search search = search_of(s, p);

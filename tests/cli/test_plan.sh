@@ -96,6 +96,21 @@ rows=$(grep -A2 '^rank .*planned .*measured' "$work/table" | tail -2)
 [ "$(awk '$2 == $4 && $3 == $5' <<<"$rows" | wc -l)" = 2 ] || fail "planned is not measured: $rows"
 [ "$(awk '{print $2}' <<<"$rows" | sort -u | wc -l)" = 2 ] || fail "both ranks have one plan: $rows"
 
+# On a CPU, what a step takes depends on threads and products; a plan has those of the run.
+for flags in "--threads 1" "--threads 3" "--threads 1 --products portable" ""; do
+    small=(--model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 48 --device cpu
+        --max_context_width 64 --train_batch_size 3 --max_steps 2 --sharding_strategy full --json)
+    # shellcheck disable=SC2086
+    "$fsdp" plan "${small[@]}" --world_size 2 $flags >"$work/planned" || fail "plan $flags"
+    # shellcheck disable=SC2086
+    "$fsdp" run --standalone --nproc-per-node 2 --plain "$fsdp" train "${small[@]}" --dry_run --dataset "$FSDP_SOURCE/README.md" $flags \
+        >"$work/dry" || fail "train --dry_run $flags"
+    for what in workspace total; do
+        [ "$(number $what "$work/planned")" = "$(number $what "$work/dry")" ] ||
+            fail "$flags: the plan has $(number $what "$work/planned") bytes of $what, the run $(number $what "$work/dry")"
+    done
+done
+
 # A field of config.json that nobody knows is named, on one line of standard error.
 sed '1s/{/{"resid_pdrop": 0.1,/' "$golden/llama_gqa/config.json" >"$work/config.json"
 "$fsdp" plan --model_config "$work/config.json" --max_context_width 16 >/dev/null 2>"$work/warned" || fail "$(cat "$work/warned")"
