@@ -111,6 +111,20 @@ for flags in "--threads 1" "--threads 3" "--threads 1 --products portable" ""; d
     done
 done
 
+# Ranks differ in what Muon keeps, and where weights do not divide blocks evenly: the plan is of the one that holds most.
+for flags in "--optimizer muon" "--shard_weights 3,3" "--optimizer muon --shard_weights 1,2"; do
+    small=(--model_type llama_v2 --vocab_size 256 --hidden_width 48 --num_layers 1 --num_heads 2 --intermediate_size 96 --device cpu --threads 1
+        --max_context_width 32 --train_batch_size 1 --max_steps 1 --sharding_strategy full --no_async_checkpoint)
+    # shellcheck disable=SC2086
+    "$fsdp" plan "${small[@]}" --json --world_size 2 $flags >"$work/planned" || fail "plan $flags"
+    # shellcheck disable=SC2086
+    "$fsdp" run --standalone --nproc-per-node 2 --plain "$fsdp" train "${small[@]}" --overwrite --output_dir "$work/largest" \
+        --dataset "$FSDP_SOURCE/README.md" $flags >"$work/dry" 2>&1 || fail "$flags: $(cat "$work/dry")"
+    most=$(sed -n 's/.*"measured": *\([0-9]*\).*/\1/p' "$work/largest/ranks.json" | sort -n | tail -1)
+    planned=$(($(number total "$work/planned") + $(number host "$work/planned")))
+    [ "$planned" = "$most" ] || fail "$flags: $planned bytes are planned, a rank took $most"
+done
+
 # A field of config.json that nobody knows is named, on one line of standard error.
 sed '1s/{/{"resid_pdrop": 0.1,/' "$golden/llama_gqa/config.json" >"$work/config.json"
 "$fsdp" plan --model_config "$work/config.json" --max_context_width 16 >/dev/null 2>"$work/warned" || fail "$(cat "$work/warned")"

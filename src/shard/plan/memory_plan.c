@@ -25,9 +25,6 @@ static fsdp_status describe_groups(fsdp_model *m, const memory_plan_request *r)
     m->rank = r->rank == MEMORY_PLAN_LARGEST ? 0 : r->rank;
     FSDP_TRY(sharding_find(m, "", m->config.strategy, m->config.shard_group_size, &usual));
     m->n_shard_weights = usual.n_shards;
-    for (int i = 1; r->rank == MEMORY_PLAN_LARGEST && m->shard_weights && i < usual.n_shards; i++)
-        if (m->shard_weights[i] > m->shard_weights[m->rank])
-            m->rank = i;
     return FSDP_OK;
 }
 
@@ -117,8 +114,7 @@ static int64_t part_bytes(const fsdp_model *m, const memory_plan_request *r, int
  * what it holds. */
 static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *r, bool all)
 {
-    int rank = m->rank;
-    bool first = rank == 0 || r->rank == MEMORY_PLAN_LARGEST;
+    bool first = m->rank == 0 || r->rank == MEMORY_PLAN_LARGEST;
     int64_t bytes = 0;
     for (int i = 0; i < m->layout->n_units; i++) {
         bool writes = model_has_whole(m, i) ? first : m->shardings[i].replica_rank == 0;
@@ -129,9 +125,9 @@ static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *
             bytes += part_bytes(m, r, i, s);
         }
     }
-    if (r->optimizer == FSDP_ADAFACTOR && (rank == 0 || all))
+    if (r->optimizer == FSDP_ADAFACTOR && (first || all))
         bytes += adafactor_make_plan(m).saved_bytes;
-    for (int i = 0; i < m->contents.n_buffers && (rank == 0 || all); i++)
+    for (int i = 0; i < m->contents.n_buffers && (first || all); i++)
         bytes += m->contents.buffers[i]->persistent ? m->contents.buffers[i]->numel * (int64_t)sizeof(float) : 0;
     return bytes;
 }
@@ -179,6 +175,44 @@ static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kin
         n += update_has_second(kind, s->slots[i].parameter) ? 0 : extent;
     }
     return round_up((size_t)part.n * sizeof(float), 256) - round_up((size_t)(part.n - n) * sizeof(float), 256);
+}
+
+/* By which ranks differ. A script is of the rank with most elements, as work follows them. */
+static size_t held_bytes(const fsdp_model *m, const memory_plan_request *r)
+{
+    resident_sizes z = model_resident_sizes(m);
+    if (r->script)
+        return z.master;
+    size_t halves = (size_t)r->half_moments, wholes = (size_t)r->moments - halves;
+    size_t bytes = z.master + z.copy + z.gradient + z.whole * wholes + z.half * halves;
+    for (int i = 0; i < m->layout->n_units && !update_is_local(r->optimizer); i++)
+        bytes -= m->layout->units[i].segments[0].trainable ? second_unneeded(m, i, r->optimizer) : 0;
+    return bytes;
+}
+
+static void become_rank(fsdp_model *m, int rank)
+{
+    m->rank = rank;
+    for (int i = 0; i < m->layout->n_units; i++) {
+        m->shardings[i].shard_rank = rank % m->shardings[i].n_shards;
+        m->shardings[i].replica_rank = rank / m->shardings[i].n_shards;
+    }
+}
+
+/* Shards without weights are equal, but not what an optimizer keeps of them. */
+static void become_largest(fsdp_model *m, const memory_plan_request *r)
+{
+    size_t most = held_bytes(m, r);
+    int largest = m->rank;
+    if (!m->shard_weights && update_is_local(r->optimizer))
+        return;
+    for (int rank = 1; rank < m->n_ranks; rank++) {
+        become_rank(m, rank);
+        size_t bytes = held_bytes(m, r);
+        largest = bytes > most ? rank : largest;
+        most = larger(most, bytes);
+    }
+    become_rank(m, largest);
 }
 
 /* What Muon and Adafactor take besides moments, and leave out of them; what parts of offloaded units pass through. */
@@ -395,6 +429,8 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
     fsdp_status status = describe_groups(m, r);
     if (status == FSDP_OK)
         status = model_make_layout(m);
+    if (status == FSDP_OK && r->rank == MEMORY_PLAN_LARGEST)
+        become_largest(m, r);
     if (status == FSDP_OK)
         status = offload_check_optimizer(m, r->optimizer);
     if (status == FSDP_OK) {
