@@ -19,6 +19,7 @@
 #include "ckpt/commands/pytorch.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/save/save_task.h"
+#include "device/int8_block.h"
 
 /* A source as the state of some rank. */
 typedef struct converter {
@@ -149,12 +150,13 @@ static fsdp_status describe(converter *c)
     return c->extra ? FSDP_OK : out_of_memory(c->path);
 }
 
-/* The even share of `rank` of every tensor. */
+/* The even share of `rank` of every tensor, in whole blocks: a frozen weight may be loaded as blocks of 8 bits. */
 static void cut(converter *c, int rank, int world_size)
 {
     c->state.n_slices = 0;
     for (int i = 0; i < c->state.n_tensors; i++) {
-        int64_t share = ceil_div(c->sources[i]->numel, world_size), numel = c->sources[i]->numel;
+        int64_t numel = c->sources[i]->numel, blocks = ceil_div(numel, INT8_BLOCK);
+        int64_t share = ceil_div(blocks, world_size) * INT8_BLOCK;
         int64_t first = min_i64(numel, share * rank), end = min_i64(numel, share * (rank + 1));
         if (first < end)
             c->slices[c->state.n_slices++] =

@@ -137,10 +137,11 @@ static fsdp_status check_blocks(const fsdp_parameter *p, int64_t first, int64_t 
 {
     if (!p->int8 || (first % LAYOUT_BLOCK == 0 && n % LAYOUT_BLOCK == 0))
         return FSDP_OK;
-    return error_set(FSDP_ERR_UNSUPPORTED,
-                     "%s is kept as blocks of %d in 8 bits, and its elements %lld to %lld are no whole blocks: write "
-                     "whole ones, or load it from a file that does not cut it there (fsdp ckpt export makes one)",
-                     p->name, LAYOUT_BLOCK, (long long)first, (long long)(first + n - 1));
+    return error_set(
+        FSDP_ERR_UNSUPPORTED,
+        "%s is kept as blocks of %d in 8 bits, and its elements %lld to %lld are no whole blocks: write "
+        "whole ones, or load it from a file that does not cut it there (fsdp ckpt reshard or import makes one)",
+        p->name, LAYOUT_BLOCK, (long long)first, (long long)(first + n - 1));
 }
 
 static fsdp_status move_packed(fsdp_model *m, const model_slice *p, int64_t first, int64_t n, float *host, bool unpack)

@@ -26,6 +26,16 @@ works ckpt export held/checkpoints held-model
 works ckpt export from-held/checkpoints from-held-model
 same held-model from-held-model --tolerance 1e-6
 
+# Files that are cut for another number of ranks are cut between blocks.
+works ckpt reshard held/checkpoints resharded --world_size 5
+works ckpt import model imported --world_size 5
+for from in held/checkpoints resharded; do
+    job "on-from-${from%/*}" 2 "${lora[@]}" --max_steps 6 --checkpoint_base --resume_from_checkpoint "$from"
+done
+same on-from-held/checkpoints on-from-resharded/checkpoints
+job from-imported 2 "${lora[@]}" --init_from imported --max_steps 8 --export_dir from-imported-model --no_checkpoint_at_end
+same merged from-imported-model --tolerance 1e-6
+
 # Ways to the merged model; in bf16, too, it is the file's weights that adapters are added to.
 works ckpt export whole/checkpoints from-checkpoint
 same merged from-checkpoint
