@@ -115,14 +115,15 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     FSDP_TRY(describe_job(s, n_ranks, p));
     plan_search search = search_of(s, p);
     p->limit = search.limit;
+    bool chooses_codes = search.free.fp8_weights && s->sharding_strategy >= 0;
     if (search.limit.device == 0)
-        return FSDP_OK;
+        return chooses_codes ? plan_codes(&p->work, &t->world, p->limit, &p->sharding.config) : FSDP_OK;
     fsdp_status status = plan_fit(&search, &p->found);
     if (status == FSDP_OK)
         t->found = &p->found;
     if (s->cpu_offload_resident == FSDP_RESIDENT_AUTO && s->sharding_strategy >= 0)
         FSDP_TRY(plan_residents(&p->work, &t->world, p->limit, &p->sharding.config));
-    if (search.free.fp8_weights && s->sharding_strategy >= 0)
+    if (chooses_codes)
         FSDP_TRY(plan_codes(&p->work, &t->world, p->limit, &p->sharding.config));
     if (status != FSDP_ERR_INPUT || s->fit > 0)
         return status;

@@ -176,11 +176,11 @@ fsdp_status plan_codes(const workload *w, const plan_world *world, plan_limit li
 {
     fsdp_config coded = *c;
     memory_plan p;
-    if (limit.device == 0 || c->fp8 == FSDP_FP8_OFF)
+    if (c->fp8 == FSDP_FP8_OFF)
         return FSDP_OK;
     coded.fp8_weights = FSDP_FP8_WEIGHTS_EACH_STEP;
     FSDP_TRY(workload_plan(w, &coded, world, &p));
-    if (plan_fits(&p, world->dev, with_room_to_spare(limit)))
+    if (limit.device == 0 || plan_fits(&p, world->dev, with_room_to_spare(limit)))
         *c = coded;
     return FSDP_OK;
 }

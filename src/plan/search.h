@@ -55,7 +55,7 @@ fsdp_status plan_fit(const plan_search *s, plan_found *out);
 fsdp_status plan_residents(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c);
 
 /* Has weights rounded to 8 bits once a step everywhere, where the plan with them still leaves a sixteenth of the
- * device's limit free; leaves c as it is where that is not so, or not known. */
+ * device's limit free, or that limit is not known; leaves c as it is where that is not so. */
 fsdp_status plan_codes(const workload *w, const plan_world *world, plan_limit limit, fsdp_config *c);
 
 /* The fewest ranks, up to `most`, on which something fits; world.n_ranks is ignored, and no node has more than

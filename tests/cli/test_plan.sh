@@ -111,6 +111,13 @@ for flags in "--threads 1" "--threads 3" "--threads 1 --products portable" ""; d
     done
 done
 
+# Where nothing limits them, both keep weights in 8 bits, too, for several micro-batches.
+small+=(--threads 1 --fp8 --gradient_accumulation_steps 2)
+"$fsdp" plan "${small[@]}" --world_size 1 >"$work/planned" || fail "plan --fp8"
+"$fsdp" train "${small[@]}" --dry_run --dataset "$FSDP_SOURCE/README.md" >"$work/dry" || fail "train --dry_run --fp8"
+[ "$(number total "$work/planned")" = "$(number total "$work/dry")" ] ||
+    fail "8-bit weights: $(number total "$work/planned") bytes are planned, the run takes $(number total "$work/dry")"
+
 # Ranks differ in what Muon keeps, and where weights do not divide blocks evenly: the plan is of the one that holds most.
 for flags in "--optimizer muon" "--shard_weights 3,3" "--optimizer muon --shard_weights 1,2"; do
     small=(--model_type llama_v2 --vocab_size 256 --hidden_width 48 --num_layers 1 --num_heads 2 --intermediate_size 96 --device cpu --threads 1
