@@ -320,6 +320,10 @@ static fsdp_status pack_host(program *p)
     return status;
 }
 
+/* Values that are cleared lie together at the beginning of the slab. They are a few words each, and kernels want them
+ * 16 bytes apart. */
+enum { CLEARED_ALIGNMENT = 16, SLAB_ALIGNMENT = 256 };
+
 fsdp_status program_pack(program *p)
 {
     program_note_lifetimes(p);
@@ -339,12 +343,13 @@ fsdp_status program_pack(program *p)
             continue;
         if (s->cleared) {
             s->offset = p->cleared_bytes;
-            p->cleared_bytes += round_up(s->bytes, 256);
+            p->cleared_bytes += round_up(s->bytes, CLEARED_ALIGNMENT);
             continue;
         }
         owners[n] = s;
         items[n++] = (lifetime){s->bytes, s->first, s->last, 0};
     }
+    p->cleared_bytes = round_up(p->cleared_bytes, SLAB_ALIGNMENT);
     fsdp_status status = lifetime_pack(items, n, &p->slab_bytes);
     for (int i = 0; status == FSDP_OK && i < n; i++)
         owners[i]->offset = p->cleared_bytes + items[i].offset;

@@ -56,7 +56,6 @@ static bool matches_any(const char *name, const char *const *globs, int n)
     return false;
 }
 
-/* Marks the weights whose linear layers compute in 8 bits; which of them are used so, their shapes decide. */
 /* Forward changes persistent buffers (batch norm's statistics), in shadow steps too. */
 static fsdp_status check_shadow_steps(const fsdp_model *m)
 {
@@ -68,6 +67,7 @@ static fsdp_status check_shadow_steps(const fsdp_model *m)
     return FSDP_OK;
 }
 
+/* Marks the weights whose linear layers compute in 8 bits, if their shapes allow it. */
 static fsdp_status choose_fp8(fsdp_model *m)
 {
     const fsdp_config *c = &m->config;
