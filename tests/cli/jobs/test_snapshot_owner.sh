@@ -31,17 +31,23 @@ kill -9 "$(of_rank back 1)"
 wait "${launchers[0]}" || fail "back: $(grep -v Batch back.1.log | tail -n 20)"
 grep -q 'resumed from the snapshot in memory' back.1.log || fail "back: $(grep -v Batch back.1.log | tail -n 20)"
 
-# A part that is damaged: its rank stands still meanwhile, so that no newer one comes.
+# A part that is damaged. Both ranks stand still meanwhile, so that no newer one comes and none gets its final name.
+stand_still() { # PID: until every thread of it has stopped
+    kill -STOP "$1"
+    while awk '{ print $3 }' /proc/"$1"/task/*/stat | grep -qv T; do sleep 0.01; done
+}
 "$fsdp" run --standalone --nproc-per-node 2 --max_restarts 1 "${train[@]}" --max_steps 5000 --output_dir torn --snapshot_freq 4 \
     >torn.0.log 2>&1 </dev/null &
 launchers=($!)
 reached torn 20
-pid=$(of_rank torn 1)
-kill -STOP "$pid"
+pids=("$(of_rank torn 0)" "$(of_rank torn 1)")
+stand_still "${pids[0]}"
+stand_still "${pids[1]}"
 for file in /dev/shm/fsdp-snapshots-"${launchers[0]}"-*/step-*.rank-00001*/*.safetensors; do
     printf 'damage' | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 64)) conv=notrunc status=none
 done
-kill -9 "$pid"
+kill -9 "${pids[1]}"
+kill -CONT "${pids[0]}"
 code=0
 wait "${launchers[0]}" || code=$?
 [[ $code == 1 ]] || fail "torn: exit code $code: $(grep -v Batch torn.0.log | tail -n 20)"
