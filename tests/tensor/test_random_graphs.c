@@ -346,7 +346,8 @@ static void poison_idle_host_memory(const plan *p, int index)
     free(idle);
 }
 
-/* Before an instruction: what nothing lives in is filled with NaN. Slab offsets are multiples of 256. */
+/* Before an instruction: what nothing lives in is filled with NaN, in blocks of 256 bytes. Values that a program clears
+ * share blocks. */
 static fsdp_status poison_the_dead(void *context, int index)
 {
     const storage_list *list = context;
@@ -357,7 +358,7 @@ static fsdp_status poison_the_dead(void *context, int index)
     for (int i = 0; i < list->n; i++) {
         const storage *s = list->items[i];
         if (s->first < index && index <= s->last)
-            memset(lives + s->offset / 256, 1, (s->bytes + 255) / 256);
+            memset(lives + s->offset / 256, 1, (s->offset % 256 + s->bytes + 255) / 256);
     }
     for (size_t i = 0; index > 0 && i < blocks; i++) {
         if (!lives[i])
