@@ -319,8 +319,8 @@ static gemm_kernel other_blocks(const gemm_kernel *kernel, int rows, int columns
     return other;
 }
 
-/* The same product by kernels with other blocks and by one that packs every row: blocks of a tile are never streamed.
- */
+/* The same product by kernels with other blocks, two of which pack every row and column: blocks of a tile are never
+ * streamed. */
 static void check_bits_of_blocks(const implementation *who, product_case *c, const void *first)
 {
     static const int blocks[][3] = {{1, 1, 1}, {3, 2, 8}, {16, 32, 1000}};
@@ -330,6 +330,7 @@ static void check_bits_of_blocks(const implementation *who, product_case *c, con
         gemm_kernel bf16 = other_blocks(set->bf16, blocks[i][0], blocks[i][1], blocks[i][2]);
         fp32.reads_rows = fp32.reads_rows && i == 2;
         bf16.reads_rows = bf16.reads_rows && i == 2;
+        fp32.copies_columns = fp32.copies_columns && i == 2;
         cpu_gemm_set other = {.fp32 = &fp32, .bf16 = &bf16, .max_threads = set->max_threads};
         case_run(&other, c);
         assert_same_bits(who, c, first, TEST_THREADS);
@@ -342,7 +343,8 @@ static void bits_depend_neither_on_blocks_nor_on_the_other_rows(void **state)
     static const struct {
         int64_t m, n, k;
         int transposes;
-    } shapes[] = {{150, 130, 1100, 2}, {150, 130, 1088, 0}, {70, 70, 1024, 2}, {40, MANY, 32, 2}, {MANY, 40, 32, 1}};
+    } shapes[] = {{150, 130, 1100, 2}, {150, 130, 1088, 0}, {70, 70, 1024, 2},  {40, MANY, 32, 2},
+                  {MANY, 40, 32, 1},   {150, 170, 1100, 1}, {700, 230, 300, 0}, {200, 97, 9000, 1}};
     (void)state;
     for (int who = 0; who < n_implementations; who++)
         for (int pair = 0; pair < 2 * (int)(sizeof shapes / sizeof shapes[0]) && implementations[who].own; pair++) {

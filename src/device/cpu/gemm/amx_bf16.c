@@ -126,16 +126,16 @@ AMX static void tile_upper(int64_t depth, const uint16_t *a, const uint16_t *b, 
     _tile_stored(1, sums + 16, stride);
 }
 
-static void tile(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead, float *sums,
-                 int64_t ld, int rows, bool add)
+static void tile(int64_t depth, const void *a, int64_t a_stride, const gemm_columns *b, const gemm_ahead *ahead,
+                 float *sums, int64_t ld, int rows, bool add)
 {
     const a_tiles packed = {a, TILE_BYTES, TILE_ELEMENTS * 2, TILE_ELEMENTS * 4};
     const a_tiles in_place = {a, a_stride, TILE_ROWS / 2 * a_stride, TILE_BYTES};
     MEMORY_BARRIER();
     if (rows > TILE_ROWS / 2)
-        tile_both(depth, a_stride ? &in_place : &packed, b, ahead, sums, ld, add);
+        tile_both(depth, a_stride ? &in_place : &packed, b->panel, ahead, sums, ld, add);
     else
-        tile_upper(depth, a, b, ahead, sums, ld, add);
+        tile_upper(depth, a, b->panel, ahead, sums, ld, add);
     MEMORY_BARRIER();
 }
 

@@ -10,6 +10,12 @@
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define AVX512_INLINE AVX512 __attribute__((always_inline)) static inline
 
+/* The first n of 16 lanes; n may be out of range on either side. */
+AVX512_INLINE __mmask16 first16(int64_t n)
+{
+    return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
+}
+
 /* Panel layout [k][width], fp32, from any floating dtype. */
 void avx512_pack_fp32(const panel_source *source, float *panel, int width);
 

@@ -51,17 +51,17 @@ BF16_INLINE void sum_rows(int n_rows, bool in_place, int64_t depth, const char *
     tile_store_sums(n_rows, sums, ld, sum);
 }
 
-BF16 static void tile(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead,
+BF16 static void tile(int64_t depth, const void *a, int64_t a_stride, const gemm_columns *b, const gemm_ahead *ahead,
                       float *sums, int64_t ld, int rows, bool add)
 {
     if (a_stride)
-        sum_rows(TILE_ROWS, true, depth, a, a_stride, b, *ahead, sums, ld, add);
+        sum_rows(TILE_ROWS, true, depth, a, a_stride, b->panel, *ahead, sums, ld, add);
     else if (rows > 8)
-        sum_rows(TILE_ROWS, false, depth, a, 0, b, *ahead, sums, ld, add);
+        sum_rows(TILE_ROWS, false, depth, a, 0, b->panel, *ahead, sums, ld, add);
     else if (rows > 4)
-        sum_rows(8, false, depth, a, 0, b, *ahead, sums, ld, add);
+        sum_rows(8, false, depth, a, 0, b->panel, *ahead, sums, ld, add);
     else
-        sum_rows(4, false, depth, a, 0, b, *ahead, sums, ld, add);
+        sum_rows(4, false, depth, a, 0, b->panel, *ahead, sums, ld, add);
 }
 
 const gemm_kernel avx512_bf16 = {

@@ -15,12 +15,7 @@ AVX512_INLINE bool holds_two(unit_kind kind)
     return kind == UNIT_BF16_PAIR || kind == UNIT_ROUNDED_PAIR;
 }
 
-/* The first n of 16 or 32 lanes; n may be out of range on either side. */
-AVX512_INLINE __mmask16 first16(int64_t n)
-{
-    return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
-}
-
+/* The first n of 32 lanes. */
 AVX512_INLINE __mmask32 first32(int64_t n)
 {
     return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;

@@ -19,11 +19,6 @@ AVX512_INLINE __m512 load16(const void *p, fsdp_dtype dtype, int64_t i, __mmask1
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-AVX512_INLINE __mmask16 first16(int64_t n)
-{
-    return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
-}
-
 /* 16 of k of n_rows inner products with n_columns stored rows of b. */
 AVX512_INLINE void dot16(const few_rows_strip *s, fsdp_dtype dtype, int64_t i, int64_t j, int64_t k, int n_rows,
                          int n_columns, __mmask16 valid, __m512 sum[ROWS][ROWS])

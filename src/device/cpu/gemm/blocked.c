@@ -4,10 +4,12 @@
  * A super-block of op(a) and one of op(b) are packed into panels by all threads together; then the threads take blocks
  * of the result from a counter. Packing is time in which nothing is multiplied, so as little as possible is packed:
  * rows of op(a) that are contiguous in k stay in place, and an operand with many blocks is streamed: whoever takes one
- * of its blocks packs it into his second-level cache and multiplies it with all of the other operand. A block's sums
- * stay in the second-level cache in fp32 over the whole depth, are passed over once per k_step with a panel of op(a) in
- * the first-level cache, and are scaled, converted and stored at the end. Where one pass is all and storing would only
- * copy them, tiles write their sums into the result.
+ * of its blocks packs it into his second-level cache and multiplies it with all of the other operand. Where few blocks
+ * need the same columns of op(b), and these lie side by side, each thread has panels of its own: the first row of tiles
+ * reads op(b) where it lies and leaves a copy for the rows below. A block's sums stay in the second-level cache in fp32
+ * over the whole depth, are passed over once per k_step with a panel of op(a) in the first-level cache, and are scaled,
+ * converted and stored at the end. Where one pass is all and storing would only copy them, tiles write their sums into
+ * the result.
  * An element of the result is summed in the order of k by one thread, in steps that depend on the kernel alone: its
  * bits do not depend on blocks, super-blocks, chunks or threads. */
 #include "device/cpu/gemm/blocked.h"
@@ -15,177 +17,10 @@
 #include <omp.h>
 
 #include "base/checked.h"
+#include "device/cpu/gemm/blocked_plan.h"
 #include "device/cpu/parallel.h"
 
-enum {
-    A_PER_THREAD = 2 << 20,   /* bytes of packed op(a) that stay in the cache the cores share until they are used */
-    A_BUDGET = 24 << 20,      /* and at most, all threads together */
-    B_BUDGET = 16 << 20,      /* bytes of packed op(b) */
-    B_CHUNK_BUDGET = 8 << 20, /* the same with chunks, where sums take room too */
-    SUMS_BUDGET = 16 << 20,   /* bytes of sums */
-    WHOLE_BYTES = 32 << 10,   /* a row's packed depth up to which it is packed whole, so that sums are visited once */
-    CHUNK_BYTES = 8 << 10,    /* beyond, it goes through in chunks of this, with the sums of all blocks kept */
-    PACK_BAND = 32,           /* a multiple of every k_unit */
-    ALIGNMENT = 256,
-    CACHE_WAY = 4 << 10,     /* bytes: addresses so far apart share a line of the first-level cache */
-    ROWS_ALIKE = 8,          /* so many of them fit */
-    PIECE_BYTES = 768 << 10, /* of a streamed operand: what a thread packs at a time and keeps in its cache */
-    PIECES_PER_THREAD = 8,   /* at least: evens out threads */
-    PIECE_TILES = 4,         /* at least: fewer would read the other operand too often */
-    BLOCKS_PER_THREAD = 8,   /* at least, where the result is large enough: evens out threads */
-    TEAM_WORK = 1 << 18,     /* multiplications, per eight threads, below which waking them costs more than it saves */
-    SOLO_WORK = 1 << 24,     /* multiplications below which a batch is shared out by whole products */
-};
-
-typedef enum streamed_operand { STREAM_NONE, STREAM_A, STREAM_B } streamed_operand;
-
-typedef struct block_plan {
-    int64_t super_rows, super_columns, chunk; /* packed at a time */
-    int64_t block_rows, block_columns;
-    int team;       /* threads it is for */
-    int64_t n_sums; /* one per thread; with several chunks, one per block of the super-block */
-    bool in_place;  /* whole tiles of rows of op(a) are read where they lie; only what is left over is packed */
-    streamed_operand streamed; /* packed a block at a time by the thread that takes it; its super-block is all of it */
-    size_t a_bytes, b_bytes, sums_bytes, bytes;
-} block_plan;
-
-/* The super-block's extent along one side: all of it, or equal parts that fit the budget. */
-static int64_t plan_extent(int64_t extent, int64_t tile, size_t tile_bytes, size_t budget)
-{
-    int64_t n_tiles = ceil_div(extent, tile), fits = max_i64(1, (int64_t)(budget / tile_bytes));
-    return ceil_div(n_tiles, ceil_div(n_tiles, fits)) * tile;
-}
-
-static int64_t halve(int64_t extent, int64_t tile)
-{
-    return max_i64(1, extent / tile / 2) * tile;
-}
-
-/* As many blocks of an extent as before, but equal ones: a thread that takes a small one last waits for the others. */
-static int64_t even_block(int64_t extent, int64_t tile, int64_t block)
-{
-    int64_t n_tiles = extent / tile;
-    return ceil_div(n_tiles, ceil_div(n_tiles, block / tile)) * tile;
-}
-
-/* Rows that are contiguous in k need no packing: a tile reads them side by side. Where the distance between them puts
- * too many into the same lines of the first-level cache (a page is one way of it), they push each other out. */
-static bool reads_in_place(const gemm_kernel *kernel, const gemm_args *args)
-{
-    int64_t size = (int64_t)fsdp_dtype_size(args->a.dtype), distance = args->lda * size, alike = distance & -distance;
-    return kernel->reads_rows && !args->transpose_a && size == (int64_t)kernel->element_bytes && distance > 0 &&
-           args->m >= kernel->tile_rows && args->k > 0 && args->k % kernel->k_unit == 0 &&
-           min_i64(alike, CACHE_WAY) * kernel->tile_rows <= CACHE_WAY * ROWS_ALIKE;
-}
-
-/* The extent of a streamed operand's pieces, at most a block; 0 where blocks do not fit or would be too few. */
-static int64_t plan_pieces(int64_t extent, int64_t tile, int64_t block, int64_t fits, int team)
-{
-    if (block > fits)
-        return 0;
-    int64_t n_tiles = ceil_div(extent, tile);
-    int64_t n_pieces = (int64_t)round_up((size_t)ceil_div(n_tiles, block / tile), (size_t)team);
-    int64_t piece = n_tiles / n_pieces;
-    return n_pieces >= (int64_t)PIECES_PER_THREAD * team && piece >= PIECE_TILES ? piece * tile : 0;
-}
-
-/* Streams the longer operand, or the other, if it has enough pieces. `fits` rows or columns fit a thread's cache. */
-static void plan_streamed(const gemm_kernel *kernel, const gemm_args *args, int64_t fits, block_plan *p)
-{
-    int64_t rows = plan_pieces(args->m, kernel->tile_rows, kernel->block_rows, fits, p->team);
-    int64_t columns = plan_pieces(args->n, kernel->tile_columns, kernel->block_columns, fits, p->team);
-    if (columns && (args->n > args->m || p->in_place || !rows)) {
-        p->streamed = STREAM_B, p->block_columns = columns;
-        p->super_columns = (int64_t)round_up((size_t)args->n, (size_t)kernel->tile_columns);
-    } else if (rows && !p->in_place) {
-        p->streamed = STREAM_A, p->block_rows = rows;
-        p->super_rows = (int64_t)round_up((size_t)args->m, (size_t)kernel->tile_rows);
-    }
-}
-
-/* Bytes of packed panels: of a super-block, or a block's for every thread. */
-static size_t plan_panels(bool streamed, int team, int64_t block, int64_t super, size_t row_bytes)
-{
-    size_t one = round_up((size_t)(streamed ? block : super) * row_bytes, ALIGNMENT);
-    return streamed ? one * (size_t)team : one;
-}
-
-/* With everything packed by the team, or `lean`: as little as possible. */
-static block_plan plan_with(const gemm_kernel *kernel, const gemm_args *args, int team, int share, bool lean)
-{
-    int64_t depth = (int64_t)round_up((size_t)args->k, (size_t)kernel->k_unit);
-    bool chunked = depth * (int64_t)kernel->element_bytes > WHOLE_BYTES / share;
-    int64_t steps = CHUNK_BYTES / share / (int64_t)kernel->element_bytes / kernel->k_step;
-    int64_t longest = chunked ? max_i64(1, steps) * kernel->k_step : depth;
-    block_plan p = {.team = team,
-                    .chunk = max_i64(kernel->k_unit, min_i64(depth, longest))}; /* chunk: positive even when k is 0 */
-    size_t row_bytes = (size_t)p.chunk * kernel->element_bytes;
-    int tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns;
-    p.in_place = lean && reads_in_place(kernel, args);
-    /* In chunks, whatever is not packed at once is packed again for every super-block: the larger, the better. Where
-     * nothing is packed, fewer super-blocks are fewer waits. */
-    bool large = chunked || p.in_place;
-    int64_t a_budget = large ? A_BUDGET : min_i64(A_BUDGET, (int64_t)A_PER_THREAD * (team + 1));
-    int64_t b_budget = chunked ? B_CHUNK_BUDGET : B_BUDGET;
-    p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, (size_t)(a_budget / share));
-    p.super_columns = plan_extent(args->n, tile_columns, row_bytes * (size_t)tile_columns, (size_t)(b_budget / share));
-    p.block_rows = min_i64(kernel->block_rows, p.super_rows);
-    p.block_columns = min_i64(kernel->block_columns, p.super_columns);
-    if (lean && !chunked && depth > 0)
-        plan_streamed(kernel, args, min_i64(PIECE_BYTES, B_BUDGET / team / share) / (int64_t)row_bytes, &p);
-    for (;;) {
-        int64_t n_blocks = ceil_div(p.super_rows, p.block_rows) * ceil_div(p.super_columns, p.block_columns);
-        p.n_sums = p.chunk < depth ? n_blocks : team;
-        p.sums_bytes = round_up((size_t)(p.block_rows * p.block_columns) * sizeof(float), ALIGNMENT);
-        bool too_few = team > 1 && n_blocks < (int64_t)BLOCKS_PER_THREAD * team;
-        bool too_large = p.n_sums == team && p.sums_bytes * (size_t)team > (size_t)(SUMS_BUDGET / share);
-        bool rows_halve = p.block_rows >= 4 * tile_rows, columns_halve = p.block_columns >= 4 * tile_columns;
-        if (!(too_few || too_large) || !(rows_halve || columns_halve))
-            break;
-        if (columns_halve && (p.block_columns > p.block_rows || !rows_halve))
-            p.block_columns = halve(p.block_columns, tile_columns);
-        else
-            p.block_rows = halve(p.block_rows, tile_rows);
-    }
-    p.block_rows = even_block(p.super_rows, tile_rows, p.block_rows);
-    p.block_columns = even_block(p.super_columns, tile_columns, p.block_columns);
-    p.a_bytes =
-        plan_panels(p.streamed == STREAM_A, team, p.block_rows, p.in_place ? tile_rows : p.super_rows, row_bytes);
-    p.b_bytes = plan_panels(p.streamed == STREAM_B, team, p.block_columns, p.super_columns, row_bytes);
-    p.bytes = p.a_bytes + p.b_bytes + p.sums_bytes * (size_t)p.n_sums;
-    return p;
-}
-
-/* Packing little, unless that takes more memory: workspaces are as large as packing everything asks for, which depends
- * on the sizes alone, not on how the operands lie in memory. */
-static block_plan plan_blocks(const gemm_kernel *kernel, const gemm_args *args, int team, int share)
-{
-    block_plan packed = plan_with(kernel, args, team, share, false);
-    block_plan lean = plan_with(kernel, args, team, share, true);
-    return lean.bytes <= packed.bytes ? lean : packed;
-}
-
-/* How the threads share the work: all of them as one `team` on each product, or each alone on products of its own. */
-typedef struct division {
-    int threads, team;
-} division;
-
-static division divide(int max_threads, const gemm_args *args)
-{
-    double work = (double)args->m * (double)args->n * (double)max_i64(args->k, 1);
-    if (max_threads == 1 || work * (double)args->batch < TEAM_WORK * (double)max_i64(1, max_threads / 8))
-        return (division){1, 1};
-    if (args->batch > 1 && work < SOLO_WORK)
-        return (division){(int)min_i64(max_threads, args->batch), 1};
-    return (division){max_threads, max_threads};
-}
-
-size_t gemm_blocked_workspace(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
-{
-    division d = divide(max_threads, args);
-    int share = d.threads / d.team;
-    return plan_with(kernel, args, d.team, share, false).bytes * (size_t)share;
-}
+enum { PACK_BAND = 32 }; /* of k, read at a time; a multiple of every k_unit */
 
 /* One thread's view of the product it works on. */
 typedef struct worker {
@@ -196,6 +31,7 @@ typedef struct worker {
     int64_t *next; /* two counters of blocks taken, used in turn; shared by the team */
     unsigned phase;
     char *a_panels, *b_panels, *sums;
+    const char *copied; /* the rows of op(b) that its own panels have a copy of */
 } worker;
 
 static void worker_wait(const worker *w)
@@ -252,6 +88,7 @@ typedef struct block {
     int64_t row, column, rows, columns;
     float *sums;
     rows_at a; /* its rows of op(a) in place, from the chunk's start on; NULL: packed */
+    rows_at b; /* its columns of op(b) in place, likewise, a row for each k; NULL: packed by the team */
     rows_at d; /* its rows of the result, into which whole tiles write; NULL: into sums */
 } block;
 
@@ -346,14 +183,47 @@ static rows_at tile_rows_at(const worker *w, const block *b, const block_pass *p
     return (rows_at){panel_at(w, false, p, b->a.p ? 0 : b->row + i, k), 0};
 }
 
+/* The first tile's columns of op(b) in a block. The first row of tiles copies them, unless that was done. */
+static gemm_columns first_columns(const worker *w, const block *b, const block_pass *p, bool copy)
+{
+    gemm_columns columns = {.panel = b->b.p ? w->b_panels : panel_at(w, true, p, b->column, p->k)};
+    if (copy) {
+        columns.rows = b->b.p + p->k * b->b.step;
+        columns.stride = b->b.step;
+        columns.ahead = w->plan->copy_ahead * b->b.step;
+    }
+    return columns;
+}
+
+/* Where a row of tiles fetches what is copied in the next pass: a line of every fetch_step-th part of its rows. The row
+ * that copies has none to spare. NULL: all is fetched. */
+static const char *rows_ahead(const worker *w, const block *b, const block_pass *p, int64_t row)
+{
+    const gemm_kernel *kernel = w->kernel;
+    if (!b->b.p || row == 0 || p->next_k == p->k)
+        return NULL;
+    int64_t part = (row - 1) % kernel->fetch_step, line = (row - 1) / kernel->fetch_step * 64;
+    if (line >= kernel->tile_columns * (int64_t)kernel->element_bytes)
+        return NULL;
+    return b->b.p + (p->next_k + part * p->depth / kernel->fetch_step) * b->b.step + line;
+}
+
 /* What the row of tiles at i fetches of op(a): of panels the next one, of which each tile brings a share; of rows in
  * place the next ones, as the processor, which fetches along a row by itself, does not know where the next begins. */
-static gemm_ahead plan_ahead(const worker *w, const block *b, const block_pass *p, int64_t i, const rows_at *a)
+static gemm_ahead plan_ahead(const worker *w, const block *b, const block_pass *p, int64_t i, int64_t row,
+                             const rows_at *a)
 {
     const gemm_kernel *kernel = w->kernel;
     int64_t units = max_i64(1, p->depth / kernel->k_unit), n_tiles = ceil_div(b->columns, kernel->tile_columns);
     bool last = i + kernel->tile_rows >= b->rows;
-    gemm_ahead ahead = {.b_step = ceil_div(p->b_share, units)};
+    gemm_ahead ahead = {.b = rows_ahead(w, b, p, row)};
+    if (ahead.b)
+        ahead.b_step = b->b.step / kernel->fetch_step;
+    else if (b->b.p)
+        ahead.b = w->b_panels;
+    else
+        ahead.b = panel_at(w, true, p, b->column, p->next_k) + row * p->b_share,
+        ahead.b_step = ceil_div(p->b_share, units);
     if (!a->step) {
         ahead.a = tile_rows_at(w, b, p, last ? 0 : i + kernel->tile_rows, last ? p->next_k : p->k).p;
         ahead.a_step = ceil_div(p->a_share, units);
@@ -369,28 +239,37 @@ static gemm_ahead plan_ahead(const worker *w, const block *b, const block_pass *
 /* Adds a pass's part to row `row` of a block's tiles, `rows` high, at i. A tile fetches its share of what comes next of
  * op(a), and of the next pass's panel of op(b), which the tiles of a column bring together: a burst of fetches at the
  * beginning of a pass would be waited for. */
-static void sum_row(const worker *w, const block *b, const block_pass *p, int64_t i, int64_t row, int rows, bool add,
+static void sum_row(worker *w, const block *b, const block_pass *p, int64_t i, int64_t row, int rows, bool add,
                     const place *finish)
 {
     const gemm_kernel *kernel = w->kernel;
-    int64_t across = kernel->tile_columns;
+    int64_t across = kernel->tile_columns, row_bytes = across * (int64_t)kernel->element_bytes;
+    int64_t panel_bytes = (b->b.p ? p->depth : p->packed) * row_bytes, ahead_bytes = b->b.p ? row_bytes : panel_bytes;
+    const char *wanted = b->b.p ? b->b.p + p->k * b->b.step : NULL;
+    bool copy = wanted && i == 0 && wanted != w->copied;
     rows_at a = tile_rows_at(w, b, p, i, p->k), sums = tile_sums_at(w, b, i, rows);
-    gemm_ahead ahead = plan_ahead(w, b, p, i, &a);
+    gemm_columns columns = first_columns(w, b, p, copy);
+    gemm_ahead ahead = plan_ahead(w, b, p, i, row, &a);
     for (int64_t j = 0; j < b->columns; j += across) {
-        ahead.b = panel_at(w, true, p, b->column + j, p->next_k) + row * p->b_share;
+        columns.valid = (int)min_i64(across, b->columns - j);
         if (finish)
-            expect_rows(w->args, finish, i, rows, j, min_i64(across, b->columns - j));
-        kernel->tile(p->depth, a.p, a.step, panel_at(w, true, p, b->column + j, p->k), &ahead, (float *)sums.p + j,
-                     sums.step / (int64_t)sizeof(float), rows, add);
+            expect_rows(w->args, finish, i, rows, j, columns.valid);
+        kernel->tile(p->depth, a.p, a.step, &columns, &ahead, (float *)sums.p + j, sums.step / (int64_t)sizeof(float),
+                     rows, add);
+        columns.panel = (char *)columns.panel + panel_bytes;
+        columns.rows += copy ? row_bytes : 0;
         ahead.a += a.step ? ahead.a_rows * a.step : p->a_share;
+        ahead.b += ahead_bytes;
     }
+    if (copy)
+        w->copied = wanted;
     if (finish && !sums_in_result(w, b, rows))
         store_rows(w, b, finish, i, rows);
 }
 
 /* Adds the packed chunk's part to a block's sums; with a place (the last chunk), stores each row of tiles there as soon
  * as it is finished, so that memory takes the result in while the next tiles are computed. */
-static void block_sum(const worker *w, const block *b, int64_t depth, bool add, const place *at)
+static void block_sum(worker *w, const block *b, int64_t depth, bool add, const place *at)
 {
     const gemm_kernel *kernel = w->kernel;
     int64_t packed = (int64_t)round_up((size_t)depth, (size_t)kernel->k_unit);
@@ -417,7 +296,7 @@ static bool stores_plainly(const worker *w)
 }
 
 /* Block (down, across) of the super-block, which is number `i`. */
-static void compute_block(const worker *w, const super_block *s, int64_t index, int64_t down, int64_t across, int64_t i)
+static void compute_block(worker *w, const super_block *s, int64_t index, int64_t down, int64_t across, int64_t i)
 {
     const gemm_args *g = w->args;
     const block_plan *p = w->plan;
@@ -429,13 +308,15 @@ static void compute_block(const worker *w, const super_block *s, int64_t index, 
     b.sums = (float *)(w->sums + (size_t)(g->k > p->chunk ? i : w->rank) * p->sums_bytes);
     if (stores_plainly(w) && b.columns % w->kernel->tile_columns == 0)
         b.d = result_rows(g, &at, 0, 0);
+    if (p->copy_ahead)
+        b.b = rows_of(&g->b, index * g->stride_b + s->k * g->ldb + at.column, g->ldb);
     if (p->in_place)
         b.a = rows_of(&g->a, index * g->stride_a + at.row * g->lda + s->k, g->lda);
     block_sum(w, &b, s->depth, s->k > 0, s->k + s->depth >= g->k ? &at : NULL);
 }
 
 /* Packs block i of the streamed operand and multiplies it with all of the other. */
-static void compute_piece(const worker *w, const super_block *s, int64_t index, int64_t i)
+static void compute_piece(worker *w, const super_block *s, int64_t index, int64_t i)
 {
     const block_plan *p = w->plan;
     bool is_b = p->streamed == STREAM_B;
@@ -468,7 +349,8 @@ static void compute_blocks(worker *w, const super_block *s, int64_t index)
         w->kernel->leave();
 }
 
-/* What the team packs together: rows of op(a) that are neither in place nor streamed, columns of op(b) that are not. */
+/* What the team packs together: rows of op(a) that are neither in place nor streamed, columns of op(b) that are neither
+ * copied nor streamed. */
 static void pack_super_block(const worker *w, const super_block *s, int64_t index, bool with_a, bool with_b)
 {
     const block_plan *p = w->plan;
@@ -476,7 +358,7 @@ static void pack_super_block(const worker *w, const super_block *s, int64_t inde
     panel_range a = {s->row + whole, s->rows - whole, s->k, s->depth}, b = {s->column, s->columns, s->k, s->depth};
     if (with_a && p->streamed != STREAM_A)
         pack_panels(w, false, index, a, w->rank, w->team);
-    if (with_b && p->streamed != STREAM_B)
+    if (with_b && p->streamed != STREAM_B && !p->copy_ahead)
         pack_panels(w, true, index, b, w->rank, w->team);
 }
 
@@ -527,7 +409,7 @@ static void work(void *context, int thread, int n_threads)
     w.sums = w.b_panels + plan->b_bytes;
     if (plan->streamed == STREAM_A)
         w.a_panels += plan->a_bytes / (size_t)plan->team * (size_t)w.rank;
-    if (plan->streamed == STREAM_B)
+    if (plan->streamed == STREAM_B || plan->copy_ahead)
         w.b_panels += plan->b_bytes / (size_t)plan->team * (size_t)w.rank;
     for (int64_t i = args->batch * team_index / n_teams; i < args->batch * (team_index + 1) / n_teams; i++)
         compute_product(&w, i);
@@ -535,9 +417,9 @@ static void work(void *context, int thread, int n_threads)
 
 void gemm_blocked(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
 {
-    division d = divide(max_threads, args);
+    block_division d = divide_blocked(max_threads, args);
     int pool = (int)min_i64(max_threads, omp_get_max_threads());
-    job j = {.kernel = kernel, .args = args, .plan = plan_blocks(kernel, args, d.team, d.threads / d.team)};
+    job j = {.kernel = kernel, .args = args, .plan = plan_blocked(kernel, args, d)};
     j.as_team = d.team > 1;
     parallel_team(pool, (int)min_i64(pool, d.threads), work, &j);
 }

@@ -43,6 +43,16 @@ typedef struct few_rows_strip {
     int64_t x_stride, ldb, rows, columns, depth;
 } few_rows_strip;
 
+/* A tile's columns of op(b): a panel. With `rows`, the panel is yet to be filled: the tile reads `valid` columns of
+ * op(b) where they lie, a row for each k, and leaves them in the panel. It fetches the lines `ahead` bytes from there.
+ */
+typedef struct gemm_columns {
+    void *panel;
+    const char *rows;
+    int64_t stride, ahead; /* bytes from one row to the next, and to one that will be needed soon */
+    int valid;
+} gemm_columns;
+
 /* What a tile's loop fetches into the second-level cache for tiles to come, a step further with every k_unit. Of rows
  * in place it may fetch a_rows, from `a` on, instead. A hint: the addresses may lie outside of the operands. */
 typedef struct gemm_ahead {
@@ -63,9 +73,11 @@ typedef struct gemm_kernel {
     /* sums (rows, tile_columns), row stride `ld`: overwritten, or added to. The buffer has tile_rows rows; only the
      * first `rows` need be right. `depth` is a multiple of k_unit. With an a_stride, a is not a panel but tile_rows
      * rows of op(a) where they lie, so many bytes apart, each contiguous in k. */
-    void (*tile)(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead, float *sums,
-                 int64_t ld, int rows, bool add);
-    bool reads_rows; /* a_stride may be given, where elements of op(a) have element_bytes */
+    void (*tile)(int64_t depth, const void *a, int64_t a_stride, const gemm_columns *b, const gemm_ahead *ahead,
+                 float *sums, int64_t ld, int rows, bool add);
+    bool reads_rows;     /* a_stride may be given, where elements of op(a) have element_bytes */
+    bool copies_columns; /* b->rows may be given, where elements of op(b) have element_bytes; k_unit is 1 */
+    int fetch_step;      /* with copies_columns: after so many of k the tile fetches a line of what comes next */
     void (*store)(const result_row *row, int64_t n);
     void (*few_rows)(const few_rows_strip *strip, float (*sums)[FEW_COLUMNS]);
     /* Per thread, around a run of tiles; NULL where there is no state to set up. */

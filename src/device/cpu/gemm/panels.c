@@ -42,11 +42,12 @@ void panels_product(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t dep
     int64_t a_bytes = panel_bytes(kernel, down, depth), b_bytes = panel_bytes(kernel, across, depth);
     int64_t packed = (int64_t)round_up((size_t)depth, (size_t)kernel->k_unit);
     const gemm_ahead nothing = {.a = a, .b = b};
-    const char *columns = b;
-    for (int64_t j = 0; j < n; j += across, columns += b_bytes) {
+    const char *panel = b;
+    for (int64_t j = 0; j < n; j += across, panel += b_bytes) {
+        const gemm_columns columns = {.panel = (void *)panel};
         const char *rows = a;
         for (int64_t i = 0; i < m; i += down, rows += a_bytes)
-            kernel->tile(packed, rows, 0, columns, &nothing, sums + i * ld + j, ld, (int)min_i64(down, m - i), add);
+            kernel->tile(packed, rows, 0, &columns, &nothing, sums + i * ld + j, ld, (int)min_i64(down, m - i), add);
     }
 }
 

@@ -29,11 +29,11 @@ static void pack_b(const panel_source *source, void *panel)
     pack(source, panel, TILE_COLUMNS);
 }
 
-static void tile(int64_t depth, const void *a, int64_t a_stride, const void *b, const gemm_ahead *ahead, float *sums,
-                 int64_t ld, int rows, bool add)
+static void tile(int64_t depth, const void *a, int64_t a_stride, const gemm_columns *b, const gemm_ahead *ahead,
+                 float *sums, int64_t ld, int rows, bool add)
 {
     (void)rows, (void)ahead, (void)a_stride;
-    const float *row_values = a, *column_values = b;
+    const float *row_values = a, *column_values = b->panel;
     float sum[TILE_ROWS][TILE_COLUMNS] = {{0}};
     if (add)
         for (int i = 0; i < TILE_ROWS; i++)
