@@ -87,9 +87,9 @@ static rows_at rows_of(const buffer *b, int64_t start, int64_t ld)
 typedef struct block {
     int64_t row, column, rows, columns;
     float *sums;
-    rows_at a; /* its rows of op(a) in place, from the chunk's start on; NULL: packed */
-    rows_at b; /* its columns of op(b) in place, likewise, a row for each k; NULL: packed by the team */
-    rows_at d; /* its rows of the result, into which whole tiles write; NULL: into sums */
+    rows_at a;      /* its rows of op(a) in place, from the chunk's start on; NULL: packed */
+    rows_at source; /* its columns of op(b) in place, likewise, a row for each k; NULL: packed */
+    rows_at d;      /* its rows of the result, into which whole tiles write; NULL: into sums */
 } block;
 
 /* Where a block's element (0, 0) lies in the result. */
@@ -140,6 +140,7 @@ static void store_rows(const worker *w, const block *b, const place *at, int64_t
 typedef struct block_pass {
     int64_t packed, k, depth, next_k;
     int64_t a_share, b_share;
+    const char *source; /* its rows of op(b) in place; NULL: packed */
 } block_pass;
 
 static block_pass plan_pass(const gemm_kernel *kernel, const block *b, int64_t packed, int64_t k)
@@ -151,7 +152,8 @@ static block_pass plan_pass(const gemm_kernel *kernel, const block *b, int64_t p
                         .depth = depth,
                         .next_k = next_k,
                         .a_share = depth_bytes * kernel->tile_rows / ceil_div(b->columns, kernel->tile_columns),
-                        .b_share = depth_bytes * kernel->tile_columns / ceil_div(b->rows, kernel->tile_rows)};
+                        .b_share = depth_bytes * kernel->tile_columns / ceil_div(b->rows, kernel->tile_rows),
+                        .source = b->source.p ? b->source.p + k * b->source.step : NULL};
 }
 
 static char *panel_at(const worker *w, bool is_b, const block_pass *p, int64_t first, int64_t k)
@@ -183,29 +185,35 @@ static rows_at tile_rows_at(const worker *w, const block *b, const block_pass *p
     return (rows_at){panel_at(w, false, p, b->a.p ? 0 : b->row + i, k), 0};
 }
 
-/* The first tile's columns of op(b) in a block. The first row of tiles copies them, unless that was done. */
+/* The first tile's columns of op(b) in a block; with `copy`, they are yet to be copied. */
 static gemm_columns first_columns(const worker *w, const block *b, const block_pass *p, bool copy)
 {
-    gemm_columns columns = {.panel = b->b.p ? w->b_panels : panel_at(w, true, p, b->column, p->k)};
+    gemm_columns columns = {.panel = p->source ? w->b_panels : panel_at(w, true, p, b->column, p->k)};
     if (copy) {
-        columns.rows = b->b.p + p->k * b->b.step;
-        columns.stride = b->b.step;
-        columns.ahead = w->plan->copy_ahead * b->b.step;
+        columns.rows = p->source;
+        columns.stride = b->source.step;
+        columns.ahead = w->plan->copy_ahead * b->source.step;
     }
     return columns;
 }
 
-/* Where a row of tiles fetches what is copied in the next pass: a line of every fetch_step-th part of its rows. The row
- * that copies has none to spare. NULL: all is fetched. */
-static const char *rows_ahead(const worker *w, const block *b, const block_pass *p, int64_t row)
+/* What row number `row` of a block's tiles fetches of op(b): a share of the next pass's panel; or of the rows that the
+ * next pass copies, a line of every fetch_step-th part, for which the row that copies has no time. */
+static void plan_columns_ahead(const worker *w, const block *b, const block_pass *p, int64_t row, gemm_ahead *ahead)
 {
     const gemm_kernel *kernel = w->kernel;
-    if (!b->b.p || row == 0 || p->next_k == p->k)
-        return NULL;
+    if (!p->source) {
+        ahead->b = panel_at(w, true, p, b->column, p->next_k) + row * p->b_share;
+        ahead->b_step = ceil_div(p->b_share, max_i64(1, p->depth / kernel->k_unit));
+        return;
+    }
     int64_t part = (row - 1) % kernel->fetch_step, line = (row - 1) / kernel->fetch_step * 64;
-    if (line >= kernel->tile_columns * (int64_t)kernel->element_bytes)
-        return NULL;
-    return b->b.p + (p->next_k + part * p->depth / kernel->fetch_step) * b->b.step + line;
+    bool all_fetched = line >= kernel->tile_columns * (int64_t)kernel->element_bytes, stays = p->next_k == p->k;
+    ahead->b = w->b_panels;
+    if (row == 0 || all_fetched || stays)
+        return;
+    ahead->b = b->source.p + (p->next_k + part * p->depth / kernel->fetch_step) * b->source.step + line;
+    ahead->b_step = b->source.step / kernel->fetch_step;
 }
 
 /* What the row of tiles at i fetches of op(a): of panels the next one, of which each tile brings a share; of rows in
@@ -216,14 +224,8 @@ static gemm_ahead plan_ahead(const worker *w, const block *b, const block_pass *
     const gemm_kernel *kernel = w->kernel;
     int64_t units = max_i64(1, p->depth / kernel->k_unit), n_tiles = ceil_div(b->columns, kernel->tile_columns);
     bool last = i + kernel->tile_rows >= b->rows;
-    gemm_ahead ahead = {.b = rows_ahead(w, b, p, row)};
-    if (ahead.b)
-        ahead.b_step = b->b.step / kernel->fetch_step;
-    else if (b->b.p)
-        ahead.b = w->b_panels;
-    else
-        ahead.b = panel_at(w, true, p, b->column, p->next_k) + row * p->b_share,
-        ahead.b_step = ceil_div(p->b_share, units);
+    gemm_ahead ahead = {.a = NULL};
+    plan_columns_ahead(w, b, p, row, &ahead);
     if (!a->step) {
         ahead.a = tile_rows_at(w, b, p, last ? 0 : i + kernel->tile_rows, last ? p->next_k : p->k).p;
         ahead.a_step = ceil_div(p->a_share, units);
@@ -244,9 +246,8 @@ static void sum_row(worker *w, const block *b, const block_pass *p, int64_t i, i
 {
     const gemm_kernel *kernel = w->kernel;
     int64_t across = kernel->tile_columns, row_bytes = across * (int64_t)kernel->element_bytes;
-    int64_t panel_bytes = (b->b.p ? p->depth : p->packed) * row_bytes, ahead_bytes = b->b.p ? row_bytes : panel_bytes;
-    const char *wanted = b->b.p ? b->b.p + p->k * b->b.step : NULL;
-    bool copy = wanted && i == 0 && wanted != w->copied;
+    int64_t panel_bytes = (p->source ? p->depth : p->packed) * row_bytes;
+    bool copy = i == 0 && p->source && p->source != w->copied;
     rows_at a = tile_rows_at(w, b, p, i, p->k), sums = tile_sums_at(w, b, i, rows);
     gemm_columns columns = first_columns(w, b, p, copy);
     gemm_ahead ahead = plan_ahead(w, b, p, i, row, &a);
@@ -259,10 +260,10 @@ static void sum_row(worker *w, const block *b, const block_pass *p, int64_t i, i
         columns.panel = (char *)columns.panel + panel_bytes;
         columns.rows += copy ? row_bytes : 0;
         ahead.a += a.step ? ahead.a_rows * a.step : p->a_share;
-        ahead.b += ahead_bytes;
+        ahead.b += p->source ? row_bytes : panel_bytes;
     }
     if (copy)
-        w->copied = wanted;
+        w->copied = p->source;
     if (finish && !sums_in_result(w, b, rows))
         store_rows(w, b, finish, i, rows);
 }
@@ -309,7 +310,7 @@ static void compute_block(worker *w, const super_block *s, int64_t index, int64_
     if (stores_plainly(w) && b.columns % w->kernel->tile_columns == 0)
         b.d = result_rows(g, &at, 0, 0);
     if (p->copy_ahead)
-        b.b = rows_of(&g->b, index * g->stride_b + s->k * g->ldb + at.column, g->ldb);
+        b.source = rows_of(&g->b, index * g->stride_b + s->k * g->ldb + at.column, g->ldb);
     if (p->in_place)
         b.a = rows_of(&g->a, index * g->stride_a + at.row * g->lda + s->k, g->lda);
     block_sum(w, &b, s->depth, s->k > 0, s->k + s->depth >= g->k ? &at : NULL);
@@ -413,6 +414,12 @@ static void work(void *context, int thread, int n_threads)
         w.b_panels += plan->b_bytes / (size_t)plan->team * (size_t)w.rank;
     for (int64_t i = args->batch * team_index / n_teams; i < args->batch * (team_index + 1) / n_teams; i++)
         compute_product(&w, i);
+}
+
+size_t gemm_blocked_workspace(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
+{
+    block_division d = divide_blocked(max_threads, args);
+    return blocked_bytes(kernel, args, d) * (size_t)(d.threads / d.team);
 }
 
 void gemm_blocked(const gemm_kernel *kernel, int max_threads, const gemm_args *args)

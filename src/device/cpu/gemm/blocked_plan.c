@@ -1,7 +1,6 @@
 #include "device/cpu/gemm/blocked_plan.h"
 
 #include "base/checked.h"
-#include "device/cpu/gemm/blocked.h"
 
 enum {
     A_PER_THREAD = 2 << 20,   /* bytes of packed op(a) that stay in the cache the cores share until they are used */
@@ -83,96 +82,111 @@ static int64_t plan_pieces(int64_t extent, int64_t tile, int64_t block, int64_t 
 }
 
 /* Streams the longer operand, or the other, if it has enough pieces. `fits` rows or columns fit a thread's cache. Small
- * pieces of op(b) pay where the team packs nothing besides. Every piece of op(a) would copy op(b) again. */
+ * pieces of op(b) pay where the team packs nothing besides. Streaming op(a) is better than copying op(b) anew for each
+ * of its pieces, copying better than streaming op(b). */
 static void plan_streamed(const gemm_kernel *kernel, const gemm_args *args, int64_t fits, block_plan *p)
 {
     int64_t rows = plan_pieces(args->m, kernel->tile_rows, kernel->block_rows, fits, p->team, false);
     int64_t columns = plan_pieces(args->n, kernel->tile_columns, kernel->block_columns, fits, p->team, p->in_place);
-    if (columns && (args->n > args->m || p->in_place || !rows)) {
-        if (p->copy_ahead)
-            return;
-        p->streamed = STREAM_B, p->block_columns = columns;
-        p->super_columns = (int64_t)round_up((size_t)args->n, (size_t)kernel->tile_columns);
-    } else if (rows && !p->in_place) {
+    bool prefers_columns = columns && (args->n > args->m || p->in_place || !rows);
+    if (rows && !p->in_place && !prefers_columns) {
         p->streamed = STREAM_A, p->block_rows = rows, p->copy_ahead = 0;
         p->super_rows = (int64_t)round_up((size_t)args->m, (size_t)kernel->tile_rows);
+    } else if (prefers_columns && !p->copy_ahead) {
+        p->streamed = STREAM_B, p->block_columns = columns;
+        p->super_columns = (int64_t)round_up((size_t)args->n, (size_t)kernel->tile_columns);
     }
 }
 
-/* Bytes of packed panels: of a super-block, or a block's for every thread. */
-static size_t plan_panels(bool streamed, int team, int64_t block, int64_t super, size_t row_bytes)
+/* Smaller blocks until there are enough for the threads and their sums fit; then equal ones. */
+static void plan_block_size(const gemm_kernel *kernel, int64_t depth, int share, block_plan *p)
 {
-    size_t one = round_up((size_t)(streamed ? block : super) * row_bytes, ALIGNMENT);
-    return streamed ? one * (size_t)team : one;
+    int tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns, team = p->team;
+    for (;;) {
+        int64_t n_blocks = ceil_div(p->super_rows, p->block_rows) * ceil_div(p->super_columns, p->block_columns);
+        p->n_sums = p->chunk < depth ? n_blocks : team;
+        p->sums_bytes = round_up((size_t)(p->block_rows * p->block_columns) * sizeof(float), ALIGNMENT);
+        bool too_few = team > 1 && n_blocks < (int64_t)BLOCKS_PER_THREAD * team;
+        bool too_large = p->n_sums == team && p->sums_bytes * (size_t)team > (size_t)(SUMS_BUDGET / share);
+        bool rows_halve = p->block_rows >= 4 * tile_rows, columns_halve = p->block_columns >= 4 * tile_columns;
+        if (!(too_few || too_large) || !(rows_halve || columns_halve))
+            break;
+        if (columns_halve && (p->block_columns > p->block_rows || !rows_halve))
+            p->block_columns = halve(p->block_columns, tile_columns);
+        else
+            p->block_rows = halve(p->block_rows, tile_rows);
+    }
+    p->block_rows = even_block(p->super_rows, tile_rows, p->block_rows);
+    p->block_columns = even_block(p->super_columns, tile_columns, p->block_columns);
+}
+
+/* Bytes of packed panels: the team's, or as many for every thread. */
+static size_t plan_panels(int64_t extent, size_t row_bytes, bool for_each, int team)
+{
+    size_t one = round_up((size_t)extent * row_bytes, ALIGNMENT);
+    return for_each ? one * (size_t)team : one;
+}
+
+static void plan_bytes(const gemm_kernel *kernel, block_plan *p)
+{
+    size_t row_bytes = (size_t)p->chunk * kernel->element_bytes;
+    size_t pass_bytes = (size_t)min_i64(p->chunk, kernel->k_step) * kernel->element_bytes;
+    bool own_a = p->streamed == STREAM_A, own_b = p->streamed == STREAM_B || p->copy_ahead;
+    int64_t a_packed = p->in_place ? kernel->tile_rows : p->super_rows;
+    p->a_bytes = plan_panels(own_a ? p->block_rows : a_packed, row_bytes, own_a, p->team);
+    p->b_bytes = plan_panels(own_b ? p->block_columns : p->super_columns, p->copy_ahead ? pass_bytes : row_bytes, own_b,
+                             p->team);
+    p->bytes = p->a_bytes + p->b_bytes + p->sums_bytes * (size_t)p->n_sums;
 }
 
 /* How little is packed. Less of it may take more memory: every thread has panels of its own then. */
 typedef enum packing { PACK_ALL, PACK_LESS, PACK_LEAST } packing;
 
-static block_plan plan_with(const gemm_kernel *kernel, const gemm_args *args, int team, int share, packing how)
+static block_plan plan_with(const gemm_kernel *kernel, const gemm_args *args, block_division d, packing how)
 {
-    int64_t depth = (int64_t)round_up((size_t)args->k, (size_t)kernel->k_unit);
-    bool chunked = depth * (int64_t)kernel->element_bytes > WHOLE_BYTES / share;
-    bool copied = how == PACK_LEAST && copies_columns(kernel, args);
-    int64_t steps =
-        (copied ? COPIED_CHUNK_BYTES : CHUNK_BYTES) / share / (int64_t)kernel->element_bytes / kernel->k_step;
+    int64_t depth = (int64_t)round_up((size_t)args->k, (size_t)kernel->k_unit), size = (int64_t)kernel->element_bytes;
+    int share = d.threads / d.team, tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns;
+    bool chunked = depth * size > WHOLE_BYTES / share;
+    block_plan p = {.team = d.team, .in_place = how >= PACK_LESS && reads_in_place(kernel, args)};
+    if (how == PACK_LEAST && copies_columns(kernel, args))
+        p.copy_ahead = (int)min_i64(COPY_AHEAD, rows_that_fit(args->ldb * size));
+
+    int64_t steps = (p.copy_ahead ? COPIED_CHUNK_BYTES : CHUNK_BYTES) / share / size / kernel->k_step;
     int64_t longest = chunked ? max_i64(1, steps) * kernel->k_step : depth;
-    block_plan p = {.team = team,
-                    .chunk = max_i64(kernel->k_unit, min_i64(depth, longest))}; /* chunk: positive even when k is 0 */
-    size_t size = kernel->element_bytes, row_bytes = (size_t)p.chunk * size;
-    int tile_rows = kernel->tile_rows, tile_columns = kernel->tile_columns;
-    p.in_place = how >= PACK_LESS && reads_in_place(kernel, args);
-    if (copied)
-        p.copy_ahead = (int)min_i64(COPY_AHEAD, rows_that_fit(args->ldb * (int64_t)size));
+    p.chunk = max_i64(kernel->k_unit, min_i64(depth, longest)); /* positive even when k is 0 */
+
     /* In chunks, whatever is not packed at once is packed again for every super-block: the larger, the better. Where
      * nothing is packed, fewer super-blocks are fewer waits. */
+    int64_t row_bytes = p.chunk * size;
     bool large = chunked || p.in_place;
-    int64_t a_budget = large ? A_BUDGET : min_i64(A_BUDGET, (int64_t)A_PER_THREAD * (team + 1));
-    int64_t b_budget = chunked && !copied ? B_CHUNK_BUDGET : B_BUDGET;
-    p.super_rows = plan_extent(args->m, tile_rows, row_bytes * (size_t)tile_rows, (size_t)(a_budget / share));
-    p.super_columns = plan_extent(args->n, tile_columns, row_bytes * (size_t)tile_columns, (size_t)(b_budget / share));
+    int64_t a_budget = large ? A_BUDGET : min_i64(A_BUDGET, (int64_t)A_PER_THREAD * (d.team + 1));
+    int64_t b_budget = chunked && !p.copy_ahead ? B_CHUNK_BUDGET : B_BUDGET;
+    p.super_rows = plan_extent(args->m, tile_rows, (size_t)(row_bytes * tile_rows), (size_t)(a_budget / share));
+    p.super_columns =
+        plan_extent(args->n, tile_columns, (size_t)(row_bytes * tile_columns), (size_t)(b_budget / share));
     p.block_rows = min_i64(kernel->block_rows, p.super_rows);
     p.block_columns = min_i64(kernel->block_columns, p.super_columns);
     if (how >= PACK_LESS && !chunked && depth > 0)
-        plan_streamed(kernel, args, min_i64(PIECE_BYTES, B_BUDGET / team / share) / (int64_t)row_bytes, &p);
+        plan_streamed(kernel, args, min_i64(PIECE_BYTES, B_BUDGET / d.team / share) / row_bytes, &p);
     if (p.copy_ahead && !chunked) {
         p.super_columns = (int64_t)round_up((size_t)args->n, (size_t)tile_columns);
         p.block_columns = min_i64(kernel->block_columns, p.super_columns);
     }
-    for (;;) {
-        int64_t n_blocks = ceil_div(p.super_rows, p.block_rows) * ceil_div(p.super_columns, p.block_columns);
-        p.n_sums = p.chunk < depth ? n_blocks : team;
-        p.sums_bytes = round_up((size_t)(p.block_rows * p.block_columns) * sizeof(float), ALIGNMENT);
-        bool too_few = team > 1 && n_blocks < (int64_t)BLOCKS_PER_THREAD * team;
-        bool too_large = p.n_sums == team && p.sums_bytes * (size_t)team > (size_t)(SUMS_BUDGET / share);
-        bool rows_halve = p.block_rows >= 4 * tile_rows, columns_halve = p.block_columns >= 4 * tile_columns;
-        if (!(too_few || too_large) || !(rows_halve || columns_halve))
-            break;
-        if (columns_halve && (p.block_columns > p.block_rows || !rows_halve))
-            p.block_columns = halve(p.block_columns, tile_columns);
-        else
-            p.block_rows = halve(p.block_rows, tile_rows);
-    }
-    p.block_rows = even_block(p.super_rows, tile_rows, p.block_rows);
-    p.block_columns = even_block(p.super_columns, tile_columns, p.block_columns);
-    p.a_bytes =
-        plan_panels(p.streamed == STREAM_A, team, p.block_rows, p.in_place ? tile_rows : p.super_rows, row_bytes);
-    p.b_bytes = p.copy_ahead
-                    ? plan_panels(true, team, p.block_columns, 0, (size_t)min_i64(p.chunk, kernel->k_step) * size)
-                    : plan_panels(p.streamed == STREAM_B, team, p.block_columns, p.super_columns, row_bytes);
-    p.bytes = p.a_bytes + p.b_bytes + p.sums_bytes * (size_t)p.n_sums;
+    plan_block_size(kernel, depth, share, &p);
+    plan_bytes(kernel, &p);
     return p;
 }
 
-/* Workspaces are as large as packing everything asks for, which depends on the sizes alone, not on how the operands lie
- * in memory. */
+size_t blocked_bytes(const gemm_kernel *kernel, const gemm_args *args, block_division d)
+{
+    return plan_with(kernel, args, d, PACK_ALL).bytes;
+}
+
 block_plan plan_blocked(const gemm_kernel *kernel, const gemm_args *args, block_division d)
 {
-    int share = d.threads / d.team;
-    block_plan all = plan_with(kernel, args, d.team, share, PACK_ALL);
-    block_plan less = plan_with(kernel, args, d.team, share, PACK_LESS);
-    block_plan least = plan_with(kernel, args, d.team, share, PACK_LEAST);
-    return least.bytes <= all.bytes ? least : less.bytes <= all.bytes ? less : all;
+    size_t bytes = blocked_bytes(kernel, args, d);
+    block_plan least = plan_with(kernel, args, d, PACK_LEAST), less = plan_with(kernel, args, d, PACK_LESS);
+    return least.bytes <= bytes ? least : less.bytes <= bytes ? less : plan_with(kernel, args, d, PACK_ALL);
 }
 
 block_division divide_blocked(int max_threads, const gemm_args *args)
@@ -183,11 +197,4 @@ block_division divide_blocked(int max_threads, const gemm_args *args)
     if (args->batch > 1 && work < SOLO_WORK)
         return (block_division){(int)min_i64(max_threads, args->batch), 1};
     return (block_division){max_threads, max_threads};
-}
-
-size_t gemm_blocked_workspace(const gemm_kernel *kernel, int max_threads, const gemm_args *args)
-{
-    block_division d = divide_blocked(max_threads, args);
-    int share = d.threads / d.team;
-    return plan_with(kernel, args, d.team, share, PACK_ALL).bytes * (size_t)share;
 }

@@ -26,7 +26,11 @@ typedef struct block_division {
 
 block_division divide_blocked(int max_threads, const gemm_args *args);
 
-/* Packs as little as fits the workspace. */
+/* A team's memory: as much as packing everything asks for, which depends on the sizes alone, not on how the operands
+ * lie in memory. */
+size_t blocked_bytes(const gemm_kernel *kernel, const gemm_args *args, block_division d);
+
+/* Packs as little as fits that. */
 block_plan plan_blocked(const gemm_kernel *kernel, const gemm_args *args, block_division d);
 
 #endif
