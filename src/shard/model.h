@@ -220,27 +220,8 @@ void model_release_arena(fsdp_model *m, model_arena *a); /* an empty one is lega
  * allocates nothing on the device. */
 fsdp_status model_make_layout(fsdp_model *m);
 
-/* Makes the units and places their parts from m->shared, m->resident and m->host on, of which nothing is read; and
- * undoes it. */
-fsdp_status model_place_units(fsdp_model *m);
-void model_forget_units(fsdp_model *m);
-
-/* Resident memory that a model needs, per kind; for planning without allocating. */
-typedef struct resident_sizes {
-    size_t master, copy, gradient; /* bytes on the device */
-    size_t whole, half;            /* of one 32-bit and of one 16-bit number for every trained element there */
-    size_t shared;                 /* of these, what peers gather: copies, and masters that have none */
-    size_t host_gradient;          /* accumulators of offloaded units, in host memory */
-    size_t host_whole, host_half;  /* of one 32-bit and of one 16-bit number for each of their trained elements */
-    size_t host_low;               /* low-precision copies that their update writes */
-    size_t host;                   /* the same with their masters, and what the copies are made from */
-} resident_sizes;
-resident_sizes model_resident_sizes(const fsdp_model *m);
-size_t model_norm_bytes(const fsdp_model *m);    /* of the norm's partial sums */
-size_t model_figures_bytes(const fsdp_model *m); /* of what shadow steps measure */
-
-/* 8-bit products that were asked for and that no layer can have are FSDP_ERR_INPUT, not bf16 without a word. Where
- * fp8_skip names everything, none are asked for. */
+/* 8-bit products that were asked for and that no layer has, be it for its shape or for fp8_skip, are FSDP_ERR_INPUT,
+ * not bf16 without a word. */
 fsdp_status model_check_fp8(const fsdp_model *m, const fsdp_tape *recording);
 
 /* Whether masters of a unit on the device are kept as halves (see halves_args). */

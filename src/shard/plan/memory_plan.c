@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "shard/build/codes.h"
 #include "shard/build/policy.h"
+#include "shard/build/resident.h"
 #include "shard/offload/ahead.h"
 #include "shard/offload/split.h"
 #include "shard/step/adafactor.h"
@@ -134,7 +135,7 @@ static int64_t checkpoint_bytes(const fsdp_model *m, const memory_plan_request *
 
 static void count_residents(const fsdp_model *m, const memory_plan_request *r, memory_plan *out)
 {
-    resident_sizes z = model_resident_sizes(m);
+    resident_sizes z = resident_measure(m);
     out->parameters = z.master;
     out->copies = z.copy;
     out->gradients = z.gradient;
@@ -154,7 +155,7 @@ static void count_residents(const fsdp_model *m, const memory_plan_request *r, m
         numel * (8 + fsdp_dtype_size(m->config.gradient_dtype) + 8 * wholes + 4 * halves) + z.host_low;
     for (int i = 0; i < m->contents.n_buffers; i++)
         out->buffers += round_up((size_t)m->contents.buffers[i]->numel * sizeof(float), 256);
-    out->buffers += model_norm_bytes(m) + sizeof(model_scalars) + model_figures_bytes(m) + codes_scales_bytes(m);
+    out->buffers += resident_norm_bytes(m) + sizeof(model_scalars) + resident_figures_bytes(m) + codes_scales_bytes(m);
     out->n_units = m->layout->n_units;
     for (int i = 0; i < m->layout->n_units; i++) {
         const layout_unit *u = &m->layout->units[i];
@@ -180,7 +181,7 @@ static size_t second_unneeded(const fsdp_model *m, int index, fsdp_optimizer_kin
 /* By which ranks differ. A script is of the rank with most elements, as work follows them. */
 static size_t held_bytes(const fsdp_model *m, const memory_plan_request *r)
 {
-    resident_sizes z = model_resident_sizes(m);
+    resident_sizes z = resident_measure(m);
     if (r->script)
         return z.master;
     size_t halves = (size_t)r->half_moments, wholes = (size_t)r->moments - halves;
@@ -372,7 +373,7 @@ static fsdp_status plan_validation(fsdp_model *m, const memory_plan_request *r, 
 static fsdp_status plan_shadow(fsdp_model *m, const memory_plan_request *r, memory_plan *out, arena_growth *growth)
 {
     planned_step s;
-    if (model_figures_bytes(m) == 0)
+    if (resident_figures_bytes(m) == 0)
         return FSDP_OK;
     FSDP_TRY(plan_step(m, r, true, true, &s));
     grow(&s, out, growth);
@@ -389,16 +390,17 @@ static void add_allocation(memory_plan *p, const char *what, size_t bytes, bool 
 
 static void list_allocations(const fsdp_model *m, const comm_config *link, const arena_growth *growth, memory_plan *p)
 {
-    resident_sizes z = model_resident_sizes(m);
+    resident_sizes z = resident_measure(m);
     add_allocation(p, "what peers gather", z.shared, true);
     add_allocation(p, "masters and accumulators", z.master + z.copy - z.shared + z.gradient, false);
     add_allocation(p, "masters and accumulators in host memory", z.host, false);
     size_t scales = codes_scales_bytes(m);
     add_allocation(p, "buffers",
-                   p->buffers - model_norm_bytes(m) - sizeof(model_scalars) - model_figures_bytes(m) - scales, false);
+                   p->buffers - resident_norm_bytes(m) - sizeof(model_scalars) - resident_figures_bytes(m) - scales,
+                   false);
     add_allocation(p, "scales of weights in 8 bits", scales, false);
-    add_allocation(p, "figures of layers in 8 bits", model_figures_bytes(m), false);
-    add_allocation(p, "norm", model_norm_bytes(m), false);
+    add_allocation(p, "figures of layers in 8 bits", resident_figures_bytes(m), false);
+    add_allocation(p, "norm", resident_norm_bytes(m), false);
     add_allocation(p, "numbers", sizeof(model_scalars), false);
     add_allocation(p, "numbers in host memory", p->host_scalars, false);
     add_allocation(p, "moments", p->optimizer - p->optimizer_workspace, false);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/noting.h"
 #include "shard/build/codes.h"
+#include "shard/build/resident.h"
 #include "shard/offload/ahead.h"
 #include "shard/offload/split.h"
 #include "shard/step/early.h"
@@ -649,7 +650,7 @@ static void pretend_memory(writing *w)
 
 static fsdp_status write_step(writing *w, int64_t micro_batches)
 {
-    FSDP_TRY(model_place_units(w->m));
+    FSDP_TRY(resident_place_units(w->m));
     FSDP_TRY(write_micro_batches(w, micro_batches));
     return write_close(w);
 }
@@ -675,7 +676,7 @@ fsdp_status plan_script_take(plan_script *out, fsdp_model *m, program *p, const 
     pretended.compute = noting_device_stream(w.notes);
     pretend_memory(&w);
     fsdp_status status = write_step(&w, micro_batches);
-    model_forget_units(&pretended);
+    resident_forget_units(&pretended);
     noting_device_close(w.notes);
     if (status != FSDP_OK)
         plan_script_clear(out);
