@@ -46,16 +46,11 @@ static void pack_b(const panel_source *source, void *panel)
     avx512_pack_tile_pairs(source, panel);
 }
 
-/* What comes next: op(b)'s tiles of the next step, from the second-level cache into the first, and what blocked.c asks
- * for, but for rows in place: fetching those made products 3 % slower. A tile is loaded row by row, so each miss would
- * be waited for while the tiles stand still. Inlined by force: the compiler takes a function that only fetches for one
- * without effect, and drops its calls. */
-AMX __attribute__((always_inline)) static inline void fetch(const uint16_t *b, const gemm_ahead *ahead, int64_t step)
+/* What blocked.c asks for, but for rows in place: fetching those made products 3 % slower. Nothing is fetched into the
+ * first-level cache, and nothing of the result: a tile already waits for as many lines as a core can have under way.
+ * Inlined by force: the compiler takes a function that only fetches for one without effect, and drops its calls. */
+AMX __attribute__((always_inline)) static inline void fetch(const gemm_ahead *ahead, int64_t step)
 {
-    const char *next = (const char *)(b + 2 * TILE_ELEMENTS);
-#pragma GCC unroll 32
-    for (int line = 0; line < 2 * TILE_BYTES * 16; line += 64)
-        _mm_prefetch(next + line, _MM_HINT_T0);
     for (int64_t at = 0; at < ahead->a_step; at += 64)
         _mm_prefetch(ahead->a + step * ahead->a_step + at, _MM_HINT_T1);
     for (int64_t at = 0; at < ahead->b_step; at += 64)
@@ -68,7 +63,8 @@ typedef struct a_tiles {
     int64_t stride, half, step;
 } a_tiles;
 
-/* Tiles 0 1 / 2 3 are the sums, 4 and 5 rows of op(a), 6 and 7 columns of op(b). */
+/* Tiles 0 1 / 2 3 are the sums, 4 and 5 rows of op(a), 6 and 7 columns of op(b). These are read once in a pass and are
+ * loaded past the first-level cache, where they would push out the panel of op(a) that all tiles of the pass need. */
 AMX static void tile_both(int64_t depth, const a_tiles *a, const uint16_t *b, const gemm_ahead *ahead, float *sums,
                           int64_t ld, bool add)
 {
@@ -86,10 +82,10 @@ AMX static void tile_both(int64_t depth, const a_tiles *a, const uint16_t *b, co
     }
     for (int64_t step = 0; step < depth / TILE_DEPTH; step++, b += 2 * TILE_ELEMENTS) {
         const char *upper = a->p + step * a->step, *lower = upper + a->half;
-        fetch(b, ahead, step);
+        fetch(ahead, step);
         _tile_loadd(4, upper, a->stride);
-        _tile_loadd(6, b, TILE_BYTES);
-        _tile_loadd(7, b + TILE_ELEMENTS, TILE_BYTES);
+        _tile_stream_loadd(6, b, TILE_BYTES);
+        _tile_stream_loadd(7, b + TILE_ELEMENTS, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(5, lower, a->stride);
         _tile_dpbf16ps(1, 4, 7);
@@ -115,10 +111,10 @@ AMX static void tile_upper(int64_t depth, const uint16_t *a, const uint16_t *b, 
         _tile_zero(1);
     }
     for (int64_t step = 0; step < depth / TILE_DEPTH; step++, a += 2 * TILE_ELEMENTS, b += 2 * TILE_ELEMENTS) {
-        fetch(b, ahead, step);
+        fetch(ahead, step);
         _tile_loadd(4, a, TILE_BYTES);
-        _tile_loadd(6, b, TILE_BYTES);
-        _tile_loadd(7, b + TILE_ELEMENTS, TILE_BYTES);
+        _tile_stream_loadd(6, b, TILE_BYTES);
+        _tile_stream_loadd(7, b + TILE_ELEMENTS, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
     }

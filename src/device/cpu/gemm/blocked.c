@@ -102,16 +102,6 @@ static rows_at result_rows(const gemm_args *g, const place *at, int64_t i, int64
     return rows_of(&g->d, at->index * g->stride_d + (at->row + i) * g->ldd + at->column + j, g->ldd);
 }
 
-/* Fetches the lines that a finished tile is about to be stored to. */
-static void expect_rows(const gemm_args *g, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns)
-{
-    rows_at to = result_rows(g, at, i, j);
-    int64_t bytes = columns * (int64_t)fsdp_dtype_size(g->d.dtype);
-    for (; rows > 0; rows--, to.p += to.step)
-        for (int64_t line = 0; line < bytes; line += 64)
-            __builtin_prefetch(to.p + line, 1);
-}
-
 /* Scales and stores rows i .. i + rows - 1 of a block's sums. */
 static void store_rows(const worker *w, const block *b, const place *at, int64_t i, int64_t rows)
 {
@@ -253,8 +243,6 @@ static void sum_row(worker *w, const block *b, const block_pass *p, int64_t i, i
     gemm_ahead ahead = plan_ahead(w, b, p, i, row, &a);
     for (int64_t j = 0; j < b->columns; j += across) {
         columns.valid = (int)min_i64(across, b->columns - j);
-        if (finish)
-            expect_rows(w->args, finish, i, rows, j, columns.valid);
         kernel->tile(p->depth, a.p, a.step, &columns, &ahead, (float *)sums.p + j, sums.step / (int64_t)sizeof(float),
                      rows, add);
         columns.panel = (char *)columns.panel + panel_bytes;
