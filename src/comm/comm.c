@@ -139,6 +139,14 @@ size_t comm_staging_bytes(const comm_config *config, comm_kind kind, int n_ranks
     return round_up(bytes, COMM_STAGING_PAGE);
 }
 
+size_t comm_exchange_staging_bytes(const comm_config *config, int n_ranks)
+{
+    if (n_ranks < 2 || !is_nccl(config))
+        return 0;
+    size_t sizes = 256 + round_up((size_t)n_ranks * sizeof(int64_t), 256);
+    return round_up(256 + sizes + (size_t)(1 + n_ranks) * COMM_EXCHANGE_BYTES, COMM_STAGING_PAGE);
+}
+
 /* A process that may run everywhere shares the host with its other ranks; one that was bound has its cores to itself,
  * or with as many ranks as its launcher says. */
 static bool has_spare_core(const comm *c)

@@ -240,5 +240,7 @@ bool comm_sums_directly(const comm_config *config, fsdp_dtype from);
  * the largest comes: a reduce_scatter of which this rank owns `numel` elements, or an all_reduce of as many. */
 size_t comm_staging_bytes(const comm_config *config, comm_kind kind, int n_ranks, int64_t numel, fsdp_dtype from,
                           fsdp_dtype to, bool add);
+/* The same for the largest comm_exchange in a group of so many ranks, whose values NCCL takes from the device. */
+size_t comm_exchange_staging_bytes(const comm_config *config, int n_ranks);
 
 #endif

@@ -4,7 +4,8 @@ for ((i = 1; i <= ${lines:=400}; i++)); do
     echo "line $i of $((i * i % 97)) words and $((i * 7919 % 1009)) letters"
 done >text.txt
 : "${batch:=6}"
-tiny=(--device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers "${layers:=2}" --num_heads 2
+source "$FSDP_SOURCE/tests/training/on_device.bash"
+tiny=("${device[@]}" --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers "${layers:=2}" --num_heads 2
     --intermediate_size 32 --max_context_width 16 --dropout 0 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0)
 
 # try_job NAME RANKS FLAGS...: a run, which may fail; what it says is in NAME.log

@@ -7,7 +7,7 @@ source "${FSDP_SOURCE:?}/tests/cli/support.bash"
 
 batch=4
 source "$FSDP_SOURCE/tests/training/jobs.bash"
-tiny=(--device cpu --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 48
+tiny=("${device[@]}" --threads 1 --model_type llama_v2 --vocab_size 256 --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 48
     --max_context_width 16 --dropout 0 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0 --bf16 --fp8 --checkpoint_freq 4)
 # same A B: the checkpoints of step 8 have the same bits
 same() { "$fsdp" ckpt diff "$1"/checkpoints/step-00000008 "$2"/checkpoints/step-00000008 >diff.log 2>&1; }

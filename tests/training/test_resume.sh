@@ -11,12 +11,14 @@ steps=60
 # Of a long run in the background, neither the program nor the text may change on the way.
 fsdp=$folder/fsdp
 cp "$FSDP_BUILD/fsdp" "$fsdp" && cp "$FSDP_SOURCE/README.md" "$folder/text.txt" || exit 1
+work=$folder
+source "$FSDP_SOURCE/tests/training/on_device.bash"
 
 # compose NAME FLAGS...: two ranks, checkpoints every third step
 compose() {
     local name=$1
     shift
-    command=("$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train --device cpu --threads 1 --model_type llama_v2 --vocab_size 256
+    command=("$fsdp" run --standalone --nproc-per-node 2 "$fsdp" train "${device[@]}" --threads 1 --model_type llama_v2 --vocab_size 256
         --hidden_width 32 --num_layers 2 --num_heads 2 --intermediate_size 64 --max_context_width 32 --train_batch_size 2 --dropout 0
         --dataset "$folder/text.txt" --max_steps $steps --logging_freq 100 --lr 1e-2 --warmup 5 --lr_decay_style cosine --grad_clip 1
         --gradient_accumulation_steps 2 --output_dir "$folder/$name" --checkpoint_dir "$folder/$name/ckpt" --checkpoint_freq 3

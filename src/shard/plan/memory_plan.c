@@ -61,17 +61,23 @@ static size_t plan_group_staging(const fsdp_model *m, const comm_config *link, i
     return sums + replicated;
 }
 
+/* Of every group. The world's also has what ranks tell each other, at the latest after their first step
+ * (step/autotune.c). */
 static size_t plan_staging(const fsdp_model *m, const comm_config *link, int64_t micro_batches)
 {
     bool add = micro_batches > 1 && !model_holds_gradients(m);
-    size_t bytes = 0;
+    size_t bytes = 0, world = comm_exchange_staging_bytes(link, m->n_ranks);
     for (int i = 0; i < m->layout->n_units; i++) {
-        int first = 0;
-        while (m->shardings[first].n_shards != m->shardings[i].n_shards)
+        int first = 0, n_shards = m->shardings[i].n_shards;
+        while (m->shardings[first].n_shards != n_shards)
             first++;
-        bytes += first == i ? plan_group_staging(m, link, m->shardings[i].n_shards, add) : 0;
+        size_t sums = first == i ? plan_group_staging(m, link, n_shards, add) : 0;
+        if (n_shards == m->n_ranks)
+            world = larger(world, sums);
+        else
+            bytes += sums;
     }
-    return bytes;
+    return bytes + world;
 }
 
 /* What the backend takes for itself, and what it rounds up where memory comes from it. */
@@ -453,7 +459,7 @@ fsdp_status memory_plan_make(fsdp_module *net, const fsdp_config *config, const 
         size_t staging = plan_staging(m, &link, r->micro_batches);
         out->communication = plan_communication(&link, out) + staging;
         add_allocation(out, "communication", comm_overhead(&link), true);
-        add_allocation(out, "sums on their way", staging, false);
+        add_allocation(out, "values on their way", staging, false);
         out->libraries = comm_library_bytes(&link, sharding_groups(m));
     }
     out->total = out->parameters + out->copies + out->gradients + out->optimizer + out->gather + out->full_gradients +

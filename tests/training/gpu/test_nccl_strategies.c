@@ -57,21 +57,20 @@ static void bf16_reduction_follows_one_rank_under_every_strategy(void **state)
     }
 }
 
-/* In hybrid, sums have groups of their own: what is taken beyond the plan is the world's, whatever sums are made of. */
-static void staging_memory_of_sums_is_planned_to_the_byte(void **state)
+/* In hybrid, sums have groups of their own beside the world's; otherwise they share its memory. */
+static void memory_is_planned_to_the_byte(void **state)
 {
     (void)state;
-    training t = gpu_training(TRAIN_LLAMA, 4, FSDP_HYBRID);
-    training_result wide = gpu_run(&t);
-    for (int k = 0; k < 3; k++) { /* values alone, with the sums over replicas, and as the library has it */
-        t.config.reduce_dtype = FSDP_BF16;
-        t.config.gradient_dtype = k == 1 ? FSDP_BF16 : FSDP_F32;
-        t.micro_batches = k == 1 ? 1 : 2;
-        t.reduce_accumulation = k == 2 ? FSDP_ACCUMULATE_LIBRARY : FSDP_ACCUMULATE_FP32;
+    for (int k = 0; k < 8; k++) { /* fp32; values alone, with the sums over replicas, and as the library has it */
+        training t = gpu_training(TRAIN_LLAMA, 4, k < 4 ? FSDP_HYBRID : FSDP_FULL);
+        t.config.reduce_dtype = k % 4 ? FSDP_BF16 : FSDP_F32;
+        t.config.gradient_dtype = k % 4 == 2 ? FSDP_BF16 : FSDP_F32;
+        t.micro_batches = k % 4 == 2 ? 1 : 2;
+        t.reduce_accumulation = k % 4 == 3 ? FSDP_ACCUMULATE_LIBRARY : FSDP_ACCUMULATE_FP32;
         training_result r = gpu_run(&t);
-        print_message("taken %lld, planned %lld; in fp32 %lld, %lld\n", (long long)r.memory,
-                      (long long)r.planned_memory, (long long)wide.memory, (long long)wide.planned_memory);
-        assert_int_equal(r.memory - r.planned_memory, wide.memory - wide.planned_memory);
+        print_message("%s, case %d: taken %lld, planned %lld\n", fsdp_strategy_name(t.config.strategy), k % 4,
+                      (long long)r.memory, (long long)r.planned_memory);
+        assert_int_equal(r.memory, r.planned_memory);
     }
 }
 
@@ -89,9 +88,8 @@ static void symmetric_memory_follows_one_rank(void **state)
         gpu_run_follows(&two, "symmetric memory, llama", &alone, 1e-4);
         gpu_run_follows(&four, "symmetric memory, llama", &alone, 1e-4);
         training_result r = gpu_run(&two);
-        int64_t more = r.memory - r.planned_memory; /* staging of the world's small values */
-        print_message("%lld bytes more than planned\n", (long long)more);
-        assert_in_range(more, 0, 2 << 20);
+        print_message("taken %lld, planned %lld\n", (long long)r.memory, (long long)r.planned_memory);
+        assert_int_equal(r.memory, r.planned_memory);
     }
 }
 
@@ -114,7 +112,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(other_models_follow_one_rank),
         cmocka_unit_test(bf16_with_bf16_reduction_follows_one_rank),
         cmocka_unit_test(bf16_reduction_follows_one_rank_under_every_strategy),
-        cmocka_unit_test(staging_memory_of_sums_is_planned_to_the_byte),
+        cmocka_unit_test(memory_is_planned_to_the_byte),
         cmocka_unit_test(symmetric_memory_follows_one_rank),
         cmocka_unit_test(deterministic_runs_give_the_same_bits),
     };
