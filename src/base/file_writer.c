@@ -1,4 +1,5 @@
-/* Files that appear complete or not at all: written beside their name, synced, renamed onto it, directory synced. */
+/* Files that appear complete or not at all: written without a name where the file system can, else beside their own;
+ * synced, renamed onto it, directory synced. A path that leads to a device or a pipe is written to as it is. */
 #include "base/file_writer.h"
 
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -14,9 +16,11 @@
 enum { BUFFER_BYTES = 256 << 10 };
 
 struct file_writer {
-    char *path;
-    char *temporary;
+    char *path;      /* where links lead */
+    char *temporary; /* its name until it has its own */
     int fd;
+    bool nameless; /* a process that is killed leaves nothing */
+    bool in_place; /* a device or a pipe: bytes go there as they come */
     uint64_t position; /* where the next sequential write begins, buffered bytes not counted */
     size_t buffered;
     uint8_t buffer[BUFFER_BYTES]; /* many callers write a few bytes at a time */
@@ -31,21 +35,65 @@ static void writer_free(file_writer *w)
     free(w);
 }
 
+/* Where there is no /proc, a file without a name could not be given one. */
+static int open_nameless(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    int fd = -1;
+    if (folder && access("/proc/self/fd", X_OK) == 0)
+        fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    free(folder);
+    return fd;
+}
+
+/* A pipe that nobody reads would be waited for for ever. */
+static fsdp_status open_in_place(file_writer *w)
+{
+    w->in_place = true;
+    w->fd = open(w->path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (w->fd < 0 && errno == ENXIO)
+        return error_set(FSDP_ERR_INPUT, "%s: a pipe that nobody reads", w->path);
+    if (w->fd < 0)
+        return error_set_errno(file_error_kind(errno), "%s: cannot open", w->path);
+    int flags = fcntl(w->fd, F_GETFL);
+    if (flags < 0 || fcntl(w->fd, F_SETFL, flags & ~O_NONBLOCK) != 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot open", w->path);
+    return FSDP_OK;
+}
+
+static fsdp_status open_for_writing(file_writer *w)
+{
+    struct stat info;
+    bool there = stat(w->path, &info) == 0;
+    if (there && S_ISDIR(info.st_mode))
+        return error_set(FSDP_ERR_INPUT, "%s: is a folder, not a file", w->path);
+    if (there && !S_ISREG(info.st_mode))
+        return open_in_place(w);
+    w->fd = open_nameless(w->path);
+    w->nameless = w->fd >= 0;
+    if (!w->nameless)
+        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return w->fd >= 0 ? FSDP_OK : error_set_errno(file_error_kind(errno), "%s: cannot create", w->path);
+}
+
 fsdp_status file_writer_create(const char *path, file_writer **out)
 {
     file_writer *w = calloc(1, sizeof *w);
+    struct stat info;
     if (!w)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for a writer", path);
     w->fd = -1;
-    w->path = strdup(path);
-    if (!w->path || asprintf(&w->temporary, "%s.tmp.%ld", path, (long)getpid()) < 0) {
+    w->path = lstat(path, &info) == 0 && S_ISLNK(info.st_mode) ? realpath(path, NULL) : NULL;
+    if (!w->path) /* no link, or one that leads nowhere and gives way */
+        w->path = strdup(path);
+    if (!w->path || asprintf(&w->temporary, "%s.tmp.%ld", w->path, (long)getpid()) < 0) {
         w->temporary = NULL;
         writer_free(w);
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for a path", path);
     }
-    w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (w->fd < 0) {
-        fsdp_status status = error_set_errno(file_error_kind(errno), "%s: cannot create", w->temporary);
+    fsdp_status status = open_for_writing(w);
+    if (status != FSDP_OK) {
         writer_free(w);
         return status;
     }
@@ -57,11 +105,11 @@ static fsdp_status write_fully(const file_writer *w, uint64_t offset, const void
 {
     const uint8_t *p = data;
     while (bytes > 0) {
-        ssize_t written = pwrite(w->fd, p, bytes, (off_t)offset);
+        ssize_t written = w->in_place ? write(w->fd, p, bytes) : pwrite(w->fd, p, bytes, (off_t)offset);
         if (written < 0 && errno == EINTR)
             continue;
         if (written < 0)
-            return error_set_errno(FSDP_ERR_IO, "%s: cannot write %zu bytes at byte %llu", w->temporary, bytes,
+            return error_set_errno(FSDP_ERR_IO, "%s: cannot write %zu bytes at byte %llu", w->path, bytes,
                                    (unsigned long long)offset);
         /* Large data starts on its way to the disk now, so the sync at commit has less to wait for. */
         if (written >= 1 << 20)
@@ -101,6 +149,9 @@ fsdp_status file_writer_write_at(file_writer *w, uint64_t offset, const void *da
 {
     /* What was written before must not land on top of this later. */
     FSDP_TRY(flush(w));
+    if (w->in_place)
+        return error_set(FSDP_ERR_INPUT, "%s: is no regular file, and this is not written from beginning to end",
+                         w->path);
     return write_fully(w, offset, data, bytes);
 }
 
@@ -117,17 +168,31 @@ fsdp_status file_sync_parent(const char *path)
     return status;
 }
 
+/* A name that a file without one left is nobody's: it had this process's number. */
+static fsdp_status give_name(file_writer *w)
+{
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", w->fd);
+    int failed = linkat(AT_FDCWD, self, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW);
+    if (failed && errno == EEXIST && unlink(w->temporary) == 0)
+        failed = linkat(AT_FDCWD, self, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW);
+    w->nameless = failed != 0;
+    return failed ? error_set_errno(FSDP_ERR_IO, "%s: cannot give the file its name", w->path) : FSDP_OK;
+}
+
 /* Everything up to the rename, after which there is no temporary file any more. */
 static fsdp_status put_in_place(file_writer *w)
 {
     FSDP_TRY(flush(w));
     if (fsync(w->fd) != 0 && errno != EINVAL && errno != EROFS)
-        return error_set_errno(FSDP_ERR_IO, "%s: cannot sync", w->temporary);
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot sync", w->path);
+    if (w->nameless)
+        FSDP_TRY(give_name(w));
     int fd = w->fd;
     w->fd = -1;
     if (close(fd) != 0)
-        return error_set_errno(FSDP_ERR_IO, "%s: cannot close", w->temporary);
-    if (rename(w->temporary, w->path) != 0)
+        return error_set_errno(FSDP_ERR_IO, "%s: cannot close", w->path);
+    if (!w->in_place && rename(w->temporary, w->path) != 0)
         return error_set_errno(file_error_kind(errno), "%s: cannot rename to %s", w->temporary, w->path);
     return FSDP_OK;
 }
@@ -139,7 +204,8 @@ fsdp_status file_writer_commit(file_writer *w)
         file_writer_abort(w);
         return status;
     }
-    status = file_sync_parent(w->path);
+    if (!w->in_place)
+        status = file_sync_parent(w->path);
     writer_free(w);
     return status;
 }
@@ -148,7 +214,8 @@ void file_writer_abort(file_writer *w)
 {
     if (!w)
         return;
-    unlink(w->temporary);
+    if (!w->nameless && !w->in_place)
+        unlink(w->temporary);
     writer_free(w);
 }
 

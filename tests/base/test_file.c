@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -180,7 +181,6 @@ static void an_aborted_write_leaves_the_old_file_and_nothing_else(void **state)
     file_writer *w;
     assert_int_equal(file_writer_create(path, &w), FSDP_OK);
     assert_int_equal(file_writer_write(w, "new", 3), FSDP_OK);
-    assert_int_equal(count_entries(*state), 2);
     file_writer_abort(w);
     assert_file_holds(path, "old", 3);
     assert_int_equal(count_entries(*state), 1);
@@ -188,17 +188,84 @@ static void an_aborted_write_leaves_the_old_file_and_nothing_else(void **state)
     free(path);
 }
 
-static void a_commit_that_cannot_rename_leaves_nothing(void **state)
+static void a_folder_is_no_file_to_write(void **state)
 {
     char *path = file_join(*state, "taken");
     assert_int_equal(file_make_directories(path), FSDP_OK);
     file_writer *w;
+    assert_int_equal(file_writer_create(path, &w), FSDP_ERR_INPUT);
+    assert_non_null(strstr(fsdp_last_error(), path));
+    assert_int_equal(count_entries(*state), 1);
+    free(path);
+}
+
+static void a_commit_that_cannot_rename_leaves_nothing(void **state)
+{
+    char *path = file_join(*state, "taken");
+    file_writer *w;
     assert_int_equal(file_writer_create(path, &w), FSDP_OK);
     assert_int_equal(file_writer_write(w, "x", 1), FSDP_OK);
+    assert_int_equal(file_make_directories(path), FSDP_OK); /* meanwhile */
     assert_int_equal(file_writer_commit(w), FSDP_ERR_INPUT);
     assert_non_null(strstr(fsdp_last_error(), path));
     assert_int_equal(count_entries(*state), 1);
     free(path);
+}
+
+/* Where the file system can: otherwise there is one file, with the writer's number in its name. */
+static void a_killed_writer_leaves_nothing(void **state)
+{
+    char *path = file_join(*state, "killed.bin");
+    int fd = open(*state, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    pid_t child = fork();
+    if (child == 0) {
+        static char data[1 << 20];
+        file_writer *w;
+        if (file_writer_create(path, &w) != FSDP_OK || file_writer_write(w, data, sizeof data) != FSDP_OK)
+            _exit(1);
+        raise(SIGKILL);
+    }
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFSIGNALED(result));
+    assert_int_equal(count_entries(*state), fd < 0);
+    if (fd >= 0)
+        close(fd);
+    free(path);
+}
+
+static void links_pipes_and_devices_stay_what_they_are(void **state)
+{
+    char *target = file_join(*state, "target"), *link = file_join(*state, "link"), *fifo = file_join(*state, "fifo");
+    struct stat info;
+    char got[8] = "";
+    assert_int_equal(file_write_atomic(target, "old", 3), FSDP_OK);
+    assert_int_equal(symlink("target", link), 0);
+    assert_int_equal(file_write_atomic(link, "new", 3), FSDP_OK);
+    assert_true(lstat(link, &info) == 0 && S_ISLNK(info.st_mode));
+    assert_file_holds(target, "new", 3);
+
+    assert_int_equal(mkfifo(fifo, 0666), 0);
+    assert_int_equal(file_write_atomic(fifo, "x", 1), FSDP_ERR_INPUT); /* and does not wait for a reader */
+    assert_non_null(strstr(fsdp_last_error(), fifo));
+    int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(file_write_atomic(fifo, "piped", 5), FSDP_OK);
+    assert_int_equal(read(reader, got, sizeof got), 5);
+    assert_memory_equal(got, "piped", 5);
+    close(reader);
+    assert_true(lstat(fifo, &info) == 0 && S_ISFIFO(info.st_mode));
+
+    file_writer *w;
+    assert_int_equal(file_write_atomic("/dev/null", "gone", 4), FSDP_OK);
+    assert_true(stat("/dev/null", &info) == 0 && S_ISCHR(info.st_mode));
+    assert_int_equal(file_writer_create("/dev/null", &w), FSDP_OK);
+    assert_int_equal(file_writer_write_at(w, 8, "x", 1), FSDP_ERR_INPUT);
+    file_writer_abort(w);
+    assert_int_equal(access("/dev/null", F_OK), 0);
+    assert_int_equal(count_entries(*state), 3);
+    free(fifo);
+    free(link);
+    free(target);
 }
 
 /* A child with a limit on file sizes stands in for a full disk. */
@@ -281,6 +348,9 @@ int main(void)
         IN_SCRATCH(a_later_placed_write_wins_over_a_buffered_one),
         IN_SCRATCH(an_aborted_write_leaves_the_old_file_and_nothing_else),
         IN_SCRATCH(a_commit_that_cannot_rename_leaves_nothing),
+        IN_SCRATCH(a_folder_is_no_file_to_write),
+        IN_SCRATCH(a_killed_writer_leaves_nothing),
+        IN_SCRATCH(links_pipes_and_devices_stay_what_they_are),
         IN_SCRATCH(a_full_disk_is_reported_and_leaves_nothing),
         IN_SCRATCH(a_writer_into_a_missing_folder_is_refused),
         IN_SCRATCH(directories_are_made_and_trees_removed),

@@ -74,6 +74,11 @@ int mkdir(const char *path, mode_t mode)
     return fault_strikes() ? -1 : (int)syscall(SYS_mkdir, path, mode);
 }
 
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags)
+{
+    return fault_strikes() ? -1 : (int)syscall(SYS_linkat, from_folder, from, to_folder, to, flags);
+}
+
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
 {
     return fault_strikes() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
@@ -84,7 +89,7 @@ int open(const char *path, int flags, ...)
 {
     va_list arguments;
     va_start(arguments, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    mode_t mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
     va_end(arguments);
     return (flags & O_ACCMODE) != O_RDONLY && fault_strikes() ? -1
                                                               : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
