@@ -228,13 +228,19 @@ static fsdp_status write_other_parts(converter *c, const ckpt_save_config *confi
     return FSDP_OK;
 }
 
-/* A checkpoint of that step is replaced only by the same in another form: the same tensors and training state. */
+/* A checkpoint of that step is replaced only by the same in another form: the same tensors and training state. In the
+ * folder of a run it would hide the run's own, which lie further down. */
 static fsdp_status check_destination(const converter *c, const char *directory, int64_t step)
 {
-    char *path = ckpt_directory_path(directory, step, -1), *text = NULL;
+    char *path = ckpt_directory_path(directory, step, -1), *run = file_join(directory, "run.json"), *text = NULL;
     bool same = true;
     json_t *report = NULL;
-    fsdp_status status = path ? FSDP_OK : out_of_memory(directory);
+    fsdp_status status = path && run ? FSDP_OK : out_of_memory(directory);
+    if (status == FSDP_OK && file_exists(run))
+        status = error_set(FSDP_ERR_INPUT,
+                           "%s: is the folder of a run, whose checkpoints this one would hide; choose another "
+                           "directory, or %s/checkpoints",
+                           directory, directory);
     if (status == FSDP_OK && file_exists(path)) {
         status = fsdp_checkpoint_diff(c->path, path, 0, true, &same, &text);
         if (status == FSDP_OK)
@@ -247,6 +253,7 @@ static fsdp_status check_destination(const converter *c, const char *directory, 
                       "%s: is there already and holds something else; choose another directory, or move it away", path);
     json_decref(report);
     free(text);
+    free(run);
     free(path);
     return status;
 }
@@ -321,6 +328,8 @@ static fsdp_status convert(const fsdp_checkpoint_convert_config *given, bool imp
                            c.path);
     if (status == FSDP_OK && !import && !m)
         status = error_set(FSDP_ERR_INPUT, "%s: is a model folder, no checkpoint; import takes it", c.path);
+    if (status == FSDP_OK && source_count(c.source) == 0)
+        status = error_set(FSDP_ERR_INPUT, "%s: holds no tensor of floating-point numbers", c.path);
     if (status == FSDP_OK)
         status = check_destination(&c, config->destination, c.step);
     if (status == FSDP_OK) {
@@ -404,11 +413,10 @@ fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, c
     *text = NULL;
     SIZED_READ(fsdp_checkpoint_export_config, FSDP_CHECKPOINT_EXPORT_CONFIG_INIT, full, given);
     const fsdp_checkpoint_export_config *config = &full;
-    if (!config->source || !config->destination || config->max_file_bytes < 1 || config->world_size < 0 ||
-        config->world_size > 99999)
-        return error_set(
-            FSDP_ERR_INPUT,
-            "a source, a destination, a file size of at least 1 and a world size of up to 99999 are needed");
+    if (!config->source || !config->destination || !*config->destination)
+        return error_set(FSDP_ERR_INPUT, "an export needs a source and a destination");
+    if (config->max_file_bytes < 1 || config->world_size < 0 || config->world_size > 99999)
+        return error_set(FSDP_ERR_INPUT, "an export needs a max_file_size of at least 1 and a world_size of 0 to 99999");
     fsdp_status status = converter_open(&c, config->source, config);
     if (status == FSDP_OK)
         status = export_as(&c, config, &kind);

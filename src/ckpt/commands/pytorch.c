@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "ckpt/save/export_place.h"
+#include "ckpt/save/owner.h"
 #include "format/torch/dcp_writer.h"
 
 enum { AT_ONCE = 1 << 18 }; /* elements that are read, rounded and written at a time */
@@ -112,12 +114,24 @@ static fsdp_status write_archive(const ckpt_source *source, fsdp_dtype dtype, pu
     return status;
 }
 
+static fsdp_status make_parent(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *parent = slash > path ? strndup(path, (size_t)(slash - path)) : NULL;
+    if (slash > path && !parent)
+        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
+    fsdp_status status = parent ? file_make_directories(parent) : FSDP_OK;
+    free(parent);
+    return status;
+}
+
 fsdp_status pytorch_write_file(const ckpt_source *source, fsdp_dtype dtype, const char *path)
 {
     pump *p;
     file_writer *file;
     if (file_exists(path))
         return error_set(FSDP_ERR_INPUT, "%s: is there already; choose another path, or move it away", path);
+    FSDP_TRY(make_parent(path));
     FSDP_TRY(file_writer_create(path, &file));
     fsdp_status status = make_pump(path, &p);
     if (status == FSDP_OK)
@@ -142,6 +156,7 @@ typedef struct folder_writer {
     dcp_writer *out;
     pump *pump;
     optimizer_options options;
+    save_owner *owner;
 } folder_writer;
 
 /* Rows of dimension 0, shared out evenly as torch.chunk does; a scalar goes into the first file. */
@@ -350,6 +365,7 @@ static fsdp_status write_all(folder_writer *w)
 static fsdp_status fill_folder(folder_writer *w, const char *folder)
 {
     FSDP_TRY(file_make_directories(folder));
+    FSDP_TRY(owner_take(folder, &w->owner));
     FSDP_TRY(dcp_writer_create(folder, w->n_files, &w->out));
     fsdp_status status = write_all(w);
     if (status == FSDP_OK)
@@ -363,6 +379,7 @@ fsdp_status pytorch_write_folder(const ckpt_source *source, fsdp_dtype dtype, in
     folder_writer w = {.source = source, .dtype = dtype, .n_files = n_files, .options = read_options(source)};
     char *temporary = NULL;
     bool ours = false;
+    export_place_sweep(folder);
     if (file_exists(folder) && rmdir(folder) != 0)
         return error_set(FSDP_ERR_INPUT,
                          "%s: is there already and not an empty folder; choose another path, or move it", folder);
@@ -375,12 +392,18 @@ fsdp_status pytorch_write_folder(const ckpt_source *source, fsdp_dtype dtype, in
         ours = true;
         status = fill_folder(&w, temporary);
     }
-    if (status == FSDP_OK && rename(temporary, folder) != 0)
-        status = error_set_errno(FSDP_ERR_IO, "%s: cannot be renamed to %s", temporary, folder);
+    if (status == FSDP_OK)
+        owner_remove(temporary);
+    if (status == FSDP_OK && rename(temporary, folder) != 0) {
+        bool taken = errno == ENOTEMPTY || errno == EEXIST;
+        status = taken ? error_set(FSDP_ERR_INPUT, "%s: somebody else has put something there meanwhile", folder)
+                       : error_set_errno(FSDP_ERR_IO, "%s: cannot be renamed to %s", temporary, folder);
+    }
     if (status == FSDP_OK)
         status = file_sync_parent(folder);
     else if (ours)
         (void)file_remove_tree(temporary);
+    owner_release(w.owner);
     free(w.pump);
     free(temporary);
     return status;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text/printable.h"
 #include "format/weights/model_folder.h"
 #include "format/torch/dcp_folder.h"
@@ -106,6 +107,16 @@ fsdp_status report_list(const char *path, ckpt_listing *listing)
     return status;
 }
 
+/* Those of later steps than the one that is taken instead. */
+static void tell_damaged(const ckpt_listing *listing, int64_t step)
+{
+    for (int i = 0; i < listing->n_entries; i++) {
+        const ckpt_entry *entry = &listing->entries[i];
+        if (entry->condition == CKPT_CORRUPT && entry->step > step)
+            log_write(FSDP_LOG_WARNING, "checkpoint %s is damaged and was passed over: %s", entry->path, entry->reason);
+    }
+}
+
 fsdp_status report_resolve(const char *path, char **out)
 {
     ckpt_listing listing;
@@ -122,6 +133,7 @@ fsdp_status report_resolve(const char *path, char **out)
     for (int i = 0; i < listing.n_entries && status == FSDP_ERR_INPUT; i++) {
         if (listing.entries[i].condition != CKPT_COMPLETE)
             continue;
+        tell_damaged(&listing, listing.entries[i].step);
         *out = strdup(listing.entries[i].path);
         status = *out ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     }

@@ -255,14 +255,13 @@ static fsdp_status commit(save_task *task, manifest *m, part_list *parts)
     FSDP_TRY(fill_manifest(task, m, parts, n_parts));
     FSDP_TRY(write_beside(task, m));
     FSDP_TRY(file_sync_directory(task->temporary));
-    if (task->export_only)
+    if (task->export_only) { /* in whose place nothing may lie that is not listed */
+        owner_remove(task->temporary);
         return export_place_take(task->temporary, task->final, task->id, &task->placed);
+    }
     FSDP_TRY(ckpt_directory_replace(task->temporary, task->final, task->id, task->kind == FSDP_CKPT_LOCAL));
     /* Until here the file kept others from removing the directory; a name of a committed one does that now. */
-    char *owner = file_join(task->final, OWNER_NAME);
-    if (owner)
-        (void)unlink(owner);
-    free(owner);
+    owner_remove(task->final);
     return FSDP_OK;
 }
 

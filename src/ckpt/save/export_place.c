@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/save/owner.h"
 
 #define MARK_FORMAT "fsdp-export"
 #define MAX_MARK_BYTES ((uint64_t)16 << 20)
@@ -72,9 +73,46 @@ static bool is_there(const char *folder, const char *name)
 static fsdp_status list_entry(const char *folder, const char *name, void *context)
 {
     json_t *files = context;
+    if (strcmp(name, OWNER_NAME) == 0)
+        return FSDP_OK;
     if (json_object_set_new(files, name, json_integer(size_of(folder, name))) != 0)
         return out_of_memory(folder);
     return FSDP_OK;
+}
+
+static bool is_left_over(const char *path)
+{
+    char who[300], *owner = file_join(path, OWNER_NAME);
+    bool named = owner && file_exists(owner);
+    free(owner);
+    return named && owner_is_gone(path, who, sizeof who);
+}
+
+static fsdp_status sweep_entry(const char *parent, const char *name, void *context)
+{
+    const char *prefix = context;
+    char *path = strncmp(name, prefix, strlen(prefix)) == 0 ? file_join(parent, name) : NULL;
+    if (path && file_is_directory(path) && is_left_over(path))
+        (void)file_remove_tree(path);
+    free(path);
+    return FSDP_OK;
+}
+
+void export_place_sweep(const char *folder)
+{
+    char *parent = strdup(folder), *prefix = NULL;
+    size_t n = parent ? strlen(parent) : 0;
+    while (n > 1 && parent[n - 1] == '/')
+        parent[--n] = '\0';
+    char *slash = parent ? strrchr(parent, '/') : NULL;
+    const char *name = slash ? slash + 1 : parent;
+    if (parent && asprintf(&prefix, "%s.tmp-", name) >= 0) {
+        if (slash)
+            slash[slash == parent] = '\0';
+        (void)each_entry(slash ? parent : ".", sweep_entry, prefix);
+        free(prefix);
+    }
+    free(parent);
 }
 
 fsdp_status export_place_mark(const char *folder)

@@ -13,7 +13,11 @@
  * Otherwise FSDP_ERR_INPUT, saying what is in the way. Changes nothing. */
 fsdp_status export_place_check(const char *folder);
 
-/* Marks `folder`, which holds an export and nothing else. */
+/* Removes what exports to `folder` left beside it, under the names `folder`.tmp-..., when they were killed. What is
+ * written to now stays, and what holds no word of its owner: that may be the user's. */
+void export_place_sweep(const char *folder);
+
+/* Marks `folder`, which holds an export and, until it is put in its place, the file OWNER. */
 fsdp_status export_place_mark(const char *folder);
 
 /* Puts the marked folder `temporary` at `final`, in one system call where the file system can. An earlier export there

@@ -123,6 +123,14 @@ void owner_renew(save_owner *o)
     (void)futimens(o->fd, NULL); /* on NFS the server's clock */
 }
 
+void owner_remove(const char *folder)
+{
+    char *path = file_join(folder, OWNER_NAME);
+    if (path)
+        (void)unlink(path);
+    free(path);
+}
+
 void owner_release(save_owner *o)
 {
     if (!o)

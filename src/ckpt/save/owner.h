@@ -25,6 +25,8 @@ typedef struct save_owner save_owner;
 fsdp_status owner_take(const char *folder, save_owner **out);
 /* To be called now and then while the save goes on; does something every OWNER_RENEWAL seconds. NULL is legal. */
 void owner_renew(save_owner *o);
+/* Removes the file from `folder`, whose name keeps others away now. */
+void owner_remove(const char *folder);
 /* Ends the ownership. The file stays where the directory is; NULL is legal. */
 void owner_release(save_owner *o);
 

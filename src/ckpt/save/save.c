@@ -235,15 +235,16 @@ static void choose_id(char *id)
 
 static fsdp_status make_places(save_task *task)
 {
-    if (task->export_only)
+    if (task->export_only) {
         FSDP_TRY(export_place_check(task->final));
+        export_place_sweep(task->final);
+    }
     FSDP_TRY(file_make_directories(task->root));
     FSDP_TRY(check_space(task));
     if (mkdir(task->temporary, 0777) != 0)
         return error_set_errno(errno == EACCES || errno == EROFS ? FSDP_ERR_INPUT : FSDP_ERR_IO,
                                "%s: cannot make this directory", task->temporary);
-    if (!task->export_only)
-        FSDP_TRY(owner_take(task->temporary, &task->owner));
+    FSDP_TRY(owner_take(task->temporary, &task->owner));
     return task->layout ? full_layout_make_files(task->layout, task->temporary) : FSDP_OK;
 }
 

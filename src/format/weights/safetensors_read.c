@@ -2,6 +2,7 @@
  * checked when the file was opened; here only the slice asked for and the type are. */
 #include "format/weights/safetensors.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,6 +75,19 @@ static fsdp_status check_slice(const safetensors_tensor *tensor, int64_t first, 
     return FSDP_OK;
 }
 
+/* Weights are fp32 here: a finite number must not become infinite on the way. */
+static fsdp_status check_range(const safetensors_tensor *tensor, int64_t first, int64_t n, const uint8_t *in)
+{
+    double wide;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&wide, in + 8 * i, 8);
+        if (isfinite(wide) && !isfinite((float)wide))
+            return error_set(FSDP_ERR_INPUT, "%s: tensor %s: element %lld is %g, which fp32 cannot hold", tensor->path,
+                             tensor->name, (long long)(first + i), wide);
+    }
+    return FSDP_OK;
+}
+
 void safetensors_gather(const safetensors_tensor *tensor, int64_t first, int64_t n, void *out)
 {
     size_t width = tensor->bytes / (size_t)tensor->numel;
@@ -131,6 +145,8 @@ fsdp_status safetensors_read(const safetensors_tensor *tensor, int64_t first, in
     if (!is_float(tensor->dtype) || !is_float(dtype))
         return error_set(FSDP_ERR_INPUT, "%s: tensor %s holds %s; it cannot be read as %s", tensor->path, tensor->name,
                          tensor->dtype_name, fsdp_dtype_safetensors_name(dtype));
+    if (tensor->dtype == FSDP_F64)
+        FSDP_TRY(check_range(tensor, first, n, in));
     if (dtype == FSDP_F32) {
         floats_from(tensor->dtype, in, n, out);
         return FSDP_OK;
