@@ -136,9 +136,17 @@ static bool names_one(const char *path)
     return strncmp(name, "step-", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-/* Values of the base that the checkpoint held are now the model's. Where a file has the same, checkpoints go on
- * referring to it. */
-static fsdp_status take_base(fsdp_state *s, const ckpt_load_result *found)
+static bool keeps_fewer_bits(const fsdp_model *m)
+{
+    for (int i = 0; i < m->n_policies; i++)
+        if (m->policies[i].param_dtype != FSDP_F32)
+            return true;
+    return m->config.int8_frozen;
+}
+
+/* Values of the base that the checkpoint held are now the model's. Where a file has the same, or the same in as few
+ * bits as the model keeps (`kept`), checkpoints go on referring to it. */
+static fsdp_status take_base(fsdp_state *s, const ckpt_load_result *found, uint64_t kept)
 {
     fsdp_model *m = s->model;
     uint64_t digest;
@@ -146,7 +154,7 @@ static fsdp_status take_base(fsdp_state *s, const ckpt_load_result *found)
     if (!found->has_base || !known)
         return FSDP_OK;
     FSDP_TRY(weights_sum_digest(s->world, found->digest, &digest));
-    m->base_known = digest == m->base_digest;
+    m->base_known = digest == m->base_digest || digest == kept;
     if (m->base_known || !s->adapters)
         return FSDP_OK;
     log_write(FSDP_LOG_WARNING, "%s: its base is another than %s: checkpoints of this run hold it, too", found->path,
@@ -166,6 +174,7 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
 {
     ckpt_load_config config = CKPT_LOAD_CONFIG_INIT;
     ckpt_load_result result = {.extra = NULL};
+    uint64_t kept = s->model->base_digest;
     config.run = run;
     config.above = above;
     config.digest = s->model->base_known ? &s->model->base_digest : NULL;
@@ -177,13 +186,15 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     config.optional = CKPT_ROLE_BIT(CKPT_AVERAGE);    /* or not yet */
     fsdp_status status = model_state_before_load(s->tensors);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
+    if (status == FSDP_OK && s->model->base_known && keeps_fewer_bits(s->model)) /* before a checkpoint's values take its place */
+        status = weights_kept_digest(s->world, model_state_describe(s->tensors), &kept);
     if (status == FSDP_OK)
         status = path ? load(path, &config, model_state_describe(s->tensors), s->world, &result)
                       : ckpt_hot_resume(s->hot, &config, model_state_describe(s->tensors), s->world, &result);
     *found = status == FSDP_OK && result.step >= 0;
     *step = *found ? result.step : 0;
     if (*found)
-        status = take_base(s, &result);
+        status = take_base(s, &result, kept);
     if (*found && status == FSDP_OK)
         status = take(s, &result);
     ckpt_load_result_free(&result);

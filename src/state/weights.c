@@ -21,6 +21,8 @@
 #include "shard/model.h"
 #include "state/model_state.h"
 
+enum { DIGEST_CHUNK = 1 << 18 }; /* elements read at a time */
+
 /* ---- Tensors that may be left over ---- */
 
 /* Names that files carry though nothing is computed from them: counters, rotary frequencies, GPT-2's masks, and a bias
@@ -180,6 +182,33 @@ fsdp_status weights_sum_digest(comm_group *world, uint64_t mine, uint64_t *sum)
     free(bytes);
     free(all);
     return status;
+}
+
+static fsdp_status add_kept(const ckpt_state *state, const ckpt_slice *slice, float *values, uint64_t *digest)
+{
+    const char *name = state->tensors[slice->tensor].name;
+    for (int64_t first = 0, n; first < slice->count; first += n) {
+        n = min_i64(DIGEST_CHUNK, slice->count - first);
+        if (!slice->data)
+            FSDP_TRY(state->read(state->context, slice, first, n, values));
+        *digest += base_digest(name, slice->first + first, n, slice->data ? slice->data + first : values);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status weights_kept_digest(comm_group *world, const ckpt_state *state, uint64_t *sum)
+{
+    uint64_t digest = 0;
+    float *values = malloc(DIGEST_CHUNK * sizeof *values);
+    fsdp_status status = values ? FSDP_OK : error_set(FSDP_ERR_MEMORY, "comparing weights: out of host memory");
+    for (int i = 0; i < state->n_slices && status == FSDP_OK; i++) {
+        const ckpt_slice *slice = &state->slices[i];
+        if (state->tensors[slice->tensor].base && slice->writes)
+            status = add_kept(state, slice, values, &digest);
+    }
+    free(values);
+    status = ckpt_agree(world, "weights", status, fsdp_last_error());
+    return status == FSDP_OK ? weights_sum_digest(world, digest, sum) : status;
 }
 
 /* What the model's frozen weights are now: the file's, or its base's. */

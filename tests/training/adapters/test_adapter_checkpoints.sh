@@ -44,6 +44,17 @@ job kept 2 --init_from other-model "${lora[@]:2}" --max_steps 8 --resume_from_ch
 grep -q "its base is another" kept.log || fail "no word of the other base: $(cat kept.log)"
 same held/checkpoints/step-00000008 kept/checkpoints/step-00000008
 
+# The same base, kept in fewer bits than its file has, is not another one: exports go on adding adapters to the file's weights.
+for flags in "--bf16 --checkpoint_base" "--lora_base int8 --checkpoint_base" "--bf16 --checkpoint_kind full"; do
+    # shellcheck disable=SC2086
+    job whole 2 --init_from model --lora_rank 3 $flags --max_steps 4 --checkpoint_freq 2 --export_dir whole-model --overwrite
+    # shellcheck disable=SC2086
+    job again 2 --init_from model --lora_rank 3 $flags --max_steps 4 --resume_from_checkpoint whole/checkpoints/step-00000002 \
+        --export_dir again-model --overwrite
+    ! grep -q "its base is another" again.log || fail "$flags: $(cat again.log)"
+    same whole-model again-model
+done
+
 # Text, loss and exports are those of the merged model.
 text --model merged >a
 text --model small/checkpoints >b
