@@ -46,7 +46,7 @@ static const fsdp_flag own_flags[] = {
 
 /* One entry of --sizes. */
 static const fsdp_flag size_flag[] = {
-    {.name = "sizes", .type = FSDP_FLAG_BYTES, .offset = offsetof(options, size), .min = 1, .max = 1e15},
+    {.name = "sizes", .type = FSDP_FLAG_BYTES, .offset = offsetof(options, size), .min = 4, .max = 1e15},
     {.name = NULL},
 };
 
@@ -201,7 +201,8 @@ static fsdp_status read_arguments(request *q, const char *kind, int argc, char *
     q->config.steps = (int)q->own.steps;
     q->config.warmup = (int)q->own.warmup_steps;
     q->config.breakdown = q->own.breakdown;
-    q->config.emulate = q->own.emulate;
+    if (fsdp_flags_given(own_flags, &q->own.state, "emulate")) /* no links are none that can be emulated */
+        q->config.emulate = q->own.emulate ? q->own.emulate : "";
     free(own);
     return status;
 }

@@ -53,10 +53,10 @@ enum { N_OWN = sizeof own_rows / sizeof *own_rows, N_SHARED = sizeof shared / si
 
 /* What differs from training in words. */
 static const struct {
-    const char *name, *help, *default_value;
+    const char *name, *help, *unit; /* NULL: as it was */
 } reworded[] = {
     {"dataset", "data to evaluate on: files, folders or a hub name (of a folder: its validation or test files, if any)",
-     NULL},
+     "PATH,..."},
     {"max_context_width", "tokens per sample (default: the checkpoint's, otherwise 2048 or the model's maximum)", NULL},
     {"val_batch_size", "samples per batch on each rank (default: the checkpoint's, otherwise 4)", NULL},
     {"base", "LoRA checkpoints: the base model (default: where training had it)", NULL},
@@ -77,7 +77,8 @@ static const fsdp_flag *eval_flags(void)
             if (strcmp(row->name, reworded[k].name) != 0)
                 continue;
             row->help = reworded[k].help;
-            row->default_value = reworded[k].default_value;
+            row->default_value = NULL;
+            row->unit = reworded[k].unit ? reworded[k].unit : row->unit;
         }
     }
     memcpy(table, own_rows, sizeof own_rows);
@@ -157,6 +158,7 @@ static int measure(const eval_options *o, const char *const *models, int n)
     callbacks.line = show_line;
     for (int i = 0; results && i < n; i++)
         results[i].size = sizeof *results;
+    command_show_warnings("eval");
     fsdp_status status = results ? settings_from(o, &settings) : FSDP_ERR_MEMORY;
     if (status == FSDP_OK)
         status = fsdp_measure(&settings, models, n, &callbacks, results);
@@ -209,7 +211,7 @@ const command command_eval = {
     .details =
         "  fsdp eval fsdp_run --dataset held_back.txt\n"
         "  fsdp eval base_model run/checkpoints/step-00001000 run/checkpoints/step-00002000 --dataset test.jsonl\n"
-        "  fsdp run --standalone --nproc-per-node 2 fsdp eval model --dataset test.txt --json\n\n"
+        "  fsdp run --standalone --nproc-per-node 2 fsdp eval model --dataset test.txt\n\n"
         "MODEL is a Hugging Face folder, a run, a checkpoint, a folder of checkpoints (its newest) or a hub name.\n"
         "A checkpoint is evaluated as its run validated: same widths, batch and precision, and the average of\n"
         "the weights where it has one (--ema). Layers that trained in 8 bits (--fp8) compute in --param_dtype.\n"

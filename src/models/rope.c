@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "nn/module.h"
 
@@ -82,6 +83,8 @@ static double amplitude(const fsdp_decoder_config *c, bool local)
     return c->rope_factor > 1 ? 0.1 * log(c->rope_factor) + 1 : 1;
 }
 
+enum { TURNS = 256 }; /* columns worked on at a time */
+
 void rope_tables_add(fsdp_module *module, const char *name, const fsdp_decoder_config *c, bool local,
                      fsdp_buffer **cosine, fsdp_buffer **sine)
 {
@@ -93,12 +96,17 @@ void rope_tables_add(fsdp_module *module, const char *name, const fsdp_decoder_c
     *sine = fsdp_module_buffer(module, full, 2, shape, NULL, false);
     if (!*cosine || !*sine)
         return;
-    double scale = amplitude(c, local);
-    for (int64_t i = 0; i < half; i++) {
-        double turn = frequency(c, local, i);
+    double scale = amplitude(c, local), turns[TURNS];
+    for (int64_t first = 0, n; first < half; first += n) { /* along rows, as they lie in memory */
+        n = min_i64(TURNS, half - first);
+        for (int64_t i = 0; i < n; i++)
+            turns[i] = frequency(c, local, first + i);
         for (int64_t p = 0; p < c->positions; p++) {
-            (*cosine)->initial[p * half + i] = (float)(scale * cos((double)p * turn));
-            (*sine)->initial[p * half + i] = (float)(scale * sin((double)p * turn));
+            float *to_cosine = (*cosine)->initial + p * half + first, *to_sine = (*sine)->initial + p * half + first;
+            for (int64_t i = 0; i < n; i++) {
+                to_cosine[i] = (float)(scale * cos((double)p * turns[i]));
+                to_sine[i] = (float)(scale * sin((double)p * turns[i]));
+            }
         }
     }
 }

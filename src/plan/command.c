@@ -7,13 +7,13 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/host/job.h"
+#include "base/log.h"
 #include "comm/world.h"
 #include "plan/detail_print.h"
 #include "plan/predict/predict.h"
 #include "plan/table.h"
 #include "settings/settings_table.h"
-
-enum { MAX_RANKS = 65536 };
+#include "shard/build/strategy.h"
 
 typedef struct planning {
     workload work;
@@ -86,7 +86,7 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
 {
     FSDP_TRY(describe_job(s, 1, p));
     plan_search search = search_of(s, p);
-    search.world.ranks_per_node = ranks_per_node(s, MAX_RANKS);
+    search.world.ranks_per_node = ranks_per_node(s, PLAN_MAX_RANKS);
     search.free.cpu_offload = search.free.cpu_offload_resident =
         false; /* host memory does not replace ranks unless the user asked for it */
     if (search.limit.device == 0)
@@ -97,7 +97,18 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
         return error_set(FSDP_ERR_INPUT,
                          "--world_size auto and --shard_weights contradict each other: there is a weight "
                          "for every rank");
-    return plan_fewest_ranks(&search, MAX_RANKS, n_ranks);
+    return plan_fewest_ranks(&search, PLAN_MAX_RANKS, n_ranks);
+}
+
+/* A strategy with groups needs groups of one size, or there is nothing to plan. */
+static fsdp_status check_groups(const fsdp_settings *s, const planning *p, int n_ranks)
+{
+    const fsdp_config *c = &p->sharding.config;
+    int size = c->shard_group_size > 0 ? c->shard_group_size : p->table.world.ranks_per_node;
+    if (s->sharding_strategy < 0 || !strategy_of(c->strategy)->grouped || n_ranks % size == 0)
+        return FSDP_OK;
+    return error_set(FSDP_ERR_INPUT,
+                     "shard_group_size %d does not divide the %d ranks of the job: choose one that does", size, n_ranks);
 }
 
 static fsdp_status prepare(const fsdp_settings *s, planning *p)
@@ -109,13 +120,20 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
     FSDP_TRY(assemble_model(s, s->vocab_size, NULL, &p->work.model));
     FSDP_TRY(assemble_count(&p->work.model, &t->n_parameters));
     bool searches = s->world_size == FSDP_WORLD_SIZE_AUTO;
-    FSDP_TRY(open_device(s, searches ? MAX_RANKS : n_ranks, &t->world.dev));
+    FSDP_TRY(open_device(s, searches ? PLAN_MAX_RANKS : n_ranks, &t->world.dev));
     if (searches)
         FSDP_TRY(find_ranks(s, p, &n_ranks));
     FSDP_TRY(describe_job(s, n_ranks, p));
+    FSDP_TRY(check_groups(s, p, n_ranks));
+    fsdp_config *c = &p->sharding.config;
+    if (c->cpu_offload && !t->world.dev->own_memory) { /* as training has it */
+        log_write(FSDP_LOG_WARNING, "--cpu_offload has no effect on the CPU: everything is in host memory already");
+        c->cpu_offload = false;
+    }
     plan_search search = search_of(s, p);
     p->limit = search.limit;
-    bool chooses_codes = search.free.fp8_weights && s->sharding_strategy >= 0;
+    /* A search tells its choice by what was given, which stays as it is. */
+    bool chooses_codes = search.free.fp8_weights && (s->sharding_strategy >= 0 || search.limit.device == 0);
     if (search.limit.device == 0)
         return chooses_codes ? plan_codes(&p->work, &t->world, p->limit, &p->sharding.config) : FSDP_OK;
     fsdp_status status = plan_fit(&search, &p->found);
@@ -237,7 +255,7 @@ static fsdp_status curve_sizes(const fsdp_settings *s, int n_ranks, int *sizes, 
         return error_set(FSDP_ERR_INPUT, "--predict_scaling: at most %d world sizes", MAX_CURVE);
     for (int i = 0; i < given->n; i++) {
         double ranks;
-        FSDP_TRY(read_whole("predict_scaling", given->items[i], 1, MAX_RANKS, &ranks));
+        FSDP_TRY(read_whole("predict_scaling", given->items[i], 1, PLAN_MAX_RANKS, &ranks));
         sizes[(*n)++] = (int)ranks;
     }
     return FSDP_OK;

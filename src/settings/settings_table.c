@@ -523,7 +523,8 @@ const fsdp_flag settings_table[] = {
 #undef GROUP
 
 #define GROUP "Plan"
-    {INT(world_size, NULL, 0, "ranks", "number of ranks; auto: the fewest that fit (default: from the environment)"),
+    {COUNT(world_size, NULL, 0, PLAN_MAX_RANKS, "ranks",
+           "number of ranks; auto: the fewest that fit (default: from the environment)"),
      .only = "plan", .choices = world_sizes},
     {INT(ranks_per_node, NULL, 0, "ranks", "ranks per node (default: all ranks)"), .only = "plan"},
     {BYTES(fit, NULL, "find the fastest setting that fits in this much memory per rank"), .only = "plan"},

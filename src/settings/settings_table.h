@@ -4,6 +4,8 @@
 
 #include <fsdp/settings.h>
 
+enum { PLAN_MAX_RANKS = 65536 }; /* that a plan is made for */
+
 /* A row for every field of fsdp_settings that can be set; ends with a row without a name. */
 extern const fsdp_flag settings_table[];
 

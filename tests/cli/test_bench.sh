@@ -97,6 +97,11 @@ for name in "q|k|v, forward" "attention, backward" "packed, backward" "rmsnorm, 
     grep -qF "$name" kernel.txt || fail "no row for $name: $(cat kernel.txt)"
 done
 
+# Links that no time can be told from are refused.
+for links in "" 2@1e-30GBs 2@1e300GBs; do
+    refused 2 "does not describe links" bench step tiny --emulate "$links"
+done
+
 # Collectives: on one rank nothing crosses the bus; on two the rate is that of the bytes that do.
 "$fsdp" bench comm --sizes 64KiB --json $quick >one.json
 json one.json '$r->{world} == 1 && $r->{backend} eq "self"' '!grep { $_->{bus_gb_s} != 0 } @{$r->{collectives}}'

@@ -111,8 +111,32 @@ for flags in "--threads 1" "--threads 3" "--threads 1 --products portable" ""; d
     done
 done
 
-# Where nothing limits them, both keep weights in 8 bits, too, for several micro-batches.
-small+=(--threads 1 --fp8 --gradient_accumulation_steps 2)
+# On a CPU nothing is offloaded: the plan says so, and is that of the run; what cannot be offloaded is then no matter.
+small+=(--threads 1)
+for optimizer in adamw muon; do
+    "$fsdp" plan "${small[@]}" --world_size 1 --sharding_strategy full --cpu_offload --optimizer $optimizer >"$work/planned" 2>"$work/warned" ||
+        fail "plan --cpu_offload --optimizer $optimizer: $(cat "$work/warned")"
+    grep -q 'no effect on the CPU' "$work/warned" || fail "no word of --cpu_offload"
+    "$fsdp" train "${small[@]}" --dry_run --sharding_strategy full --cpu_offload --optimizer $optimizer --dataset "$FSDP_SOURCE/README.md" \
+        >"$work/dry" || fail "train --dry_run --cpu_offload"
+    for what in total host; do
+        [ "$(number $what "$work/planned")" = "$(number $what "$work/dry")" ] || fail "--cpu_offload: another $what is planned than taken"
+    done
+done
+
+# Groups that cannot be are an error, however the plan is printed.
+for flags in "" "--json"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$fsdp" plan --preset tiny --device h200 --world_size 7 --sharding_strategy hybrid --shard_group_size 3 $flags >"$work/out" 2>&1 || code=$?
+    [ $code = 2 ] && grep -q 'shard_group_size 3 does not divide the 7 ranks' "$work/out" || fail "groups of 3 of 7 $flags: exit code $code"
+done
+
+# Where nothing limits them, both keep weights in 8 bits, too, for several micro-batches: also where the strategy is open.
+small+=(--fp8 --gradient_accumulation_steps 2)
+"$fsdp" plan "${small[@]}" --sharding_strategy auto --world_size 1 >"$work/planned" || fail "plan --fp8, strategy open"
+"$fsdp" train "${small[@]}" --sharding_strategy auto --dry_run --dataset "$FSDP_SOURCE/README.md" >"$work/dry" || fail "train --dry_run --fp8"
+[ "$(number total "$work/planned")" = "$(number total "$work/dry")" ] || fail "8-bit weights, strategy open: another total is planned"
 "$fsdp" plan "${small[@]}" --world_size 1 >"$work/planned" || fail "plan --fp8"
 "$fsdp" train "${small[@]}" --dry_run --dataset "$FSDP_SOURCE/README.md" >"$work/dry" || fail "train --dry_run --fp8"
 [ "$(number total "$work/planned")" = "$(number total "$work/dry")" ] ||

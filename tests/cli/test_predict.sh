@@ -64,7 +64,7 @@ refused 2 "no profile of this name" plan $job --predict --profile nobody.json
 FSDP_CACHE_DIR=$work/empty refused 2 "needs kernel times" plan $job --predict --device cpu
 refused 2 "not of" bench kernel $job --threads 2 --profile one.json
 refused 2 "predict_scaling" plan $job --predict --profile one.json --predict_scaling 2,many
-refused 2 "Muon does not update units in host memory" plan $job --predict --profile one.json --optimizer muon --cpu_offload
+refused 2 "Muon does not update units in host memory" plan $job --device h200 --predict --profile h200 --world_size 1 --sharding_strategy full --optimizer muon --cpu_offload
 refused 2 "predict_links" plan $job --predict --profile one.json --predict_links 0
 head -c 2000 one.json >torn.json
 refused 2 "torn.json" plan $job --predict --profile torn.json

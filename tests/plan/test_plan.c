@@ -176,27 +176,32 @@ static void pages_of_symmetric_memory_are_planned(void **state)
     device_close(gpu);
 }
 
-/* 16-bit gradients on their way to who sums them: a round's of each group, or as much as the largest unit asks for. */
-static void sums_on_their_way_are_planned_by_group(void **state)
+/* 16-bit gradients on their way to who sums them: a round's of each group, or as much as the largest unit asks for. The
+ * world's group has room for what ranks tell each other (`told`), where that is more. */
+static void values_on_their_way_are_planned_by_group(void **state)
 {
     (void)state;
     device *gpu, *cpu = open_device();
     workload w = three_billion();
     assert_int_equal(device_describe("h200", &gpu), FSDP_OK);
     fsdp_config full = sharding(FSDP_FULL, 2), hybrid = sharding(FSDP_HYBRID, 2), whole = sharding(FSDP_NO_SHARD, 2);
-    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, 0);
+    comm_config link = COMM_CONFIG_INIT;
+    link.backend = "nccl";
+    const size_t told = comm_exchange_staging_bytes(&link, 8);
+    assert_in_range(told, 9 * COMM_EXCHANGE_BYTES, 10 * COMM_EXCHANGE_BYTES);
+    assert_int_equal(comm_exchange_staging_bytes(&link, 1), 0);
+    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, told);
     full.reduce_dtype = hybrid.reduce_dtype = whole.reduce_dtype = FSDP_BF16;
     assert_int_equal(plan_of(&w, cpu, full, 1, 1).communication, 0);
     assert_int_equal(plan_of(&w, gpu, full, 1, 1).communication, 0);
     const size_t round = (size_t)128 << 20, table = 32000 * 2560;
-    comm_config link = COMM_CONFIG_INIT;
-    link.backend = "nccl";
     memory_plan p = plan_of(&w, gpu, full, 8, 4), q;
     assert_in_range(p.communication, round - (1 << 20), round);
-    assert_int_equal(plan_of(&w, gpu, hybrid, 8, 4).communication, 3 * table / 4 * 2); /* replicas are summed in fp32 */
+    assert_int_equal(plan_of(&w, gpu, hybrid, 8, 4).communication,
+                     told + 3 * table / 4 * 2); /* replicas are summed in fp32 */
     hybrid.gradient_dtype = FSDP_BF16;
     size_t replicas = comm_staging_bytes(&link, COMM_ALL_REDUCE, 2, (int64_t)table / 4, FSDP_BF16, FSDP_BF16, false);
-    assert_int_equal(plan_of(&w, gpu, hybrid, 8, 4).communication, 3 * table / 4 * 2 + replicas);
+    assert_int_equal(plan_of(&w, gpu, hybrid, 8, 4).communication, told + 3 * table / 4 * 2 + replicas);
     /* Sums that all ranks get come back in the type of the gradients. */
     assert_int_equal(plan_of(&w, gpu, whole, 8, 4).reduced_bytes, 3 * p.reduced_bytes);
     w.reduce_accumulation = FSDP_ACCUMULATE_LIBRARY;
@@ -208,7 +213,7 @@ static void sums_on_their_way_are_planned_by_group(void **state)
     full.reduce_dtype = FSDP_F32;
     w.micro_batches = 2; /* NCCL cannot add to what is there */
     full.sync_each_micro_batch = false;
-    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, 0);
+    assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, told);
     full.sync_each_micro_batch = true;
     assert_int_equal(plan_of(&w, gpu, full, 8, 4).communication, table / 8 * 4);
     device_close(gpu);
@@ -322,7 +327,7 @@ int main(void)
         cmocka_unit_test(a_step_moves_what_the_strategies_are_known_for),
         cmocka_unit_test(what_nccl_takes_is_planned_by_group),
         cmocka_unit_test(pages_of_symmetric_memory_are_planned),
-        cmocka_unit_test(sums_on_their_way_are_planned_by_group),
+        cmocka_unit_test(values_on_their_way_are_planned_by_group),
         cmocka_unit_test(unequal_shards_are_planned_for_the_largest),
         cmocka_unit_test(the_fastest_that_fits_moves_and_recomputes_least),
         cmocka_unit_test(what_is_not_free_stays_as_given),

@@ -4,7 +4,6 @@
  * takes few blocks at the same rate (NVLS), or copy engines gather. */
 #include "comm/emulate/links.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +14,10 @@ static const double launch_seconds = 8.4e-6, hop_within_seconds = 3.4e-6, hop_be
 
 /* The ring channels that NCCL opens between eight H100s (github.com/NVIDIA/nccl/issues/1259): a block each. */
 enum { RING_BLOCKS = 24, MAX_RANKS = 16384 };
+
+/* Bytes a second. No link is slower than a modem or faster than memory; others would make times overflow. */
+#define MIN_RATE 1e3
+#define MAX_RATE 1e15
 
 /* Channels with which NCCL saturates the links on registered memory (src/register/coll_reg.cc). */
 enum { SWITCH_GATHER_BLOCKS = 4, SWITCH_REDUCE_BLOCKS = 5, SWITCH_HOSTS_BLOCKS = 6 };
@@ -36,7 +39,7 @@ static bool read_level(const char *text, int *count, double *rate, int *used)
         (void)sscanf(text, "%5d@%lfGBs%n", count, &gigabytes, used);
     }
     *rate = gigabytes * 1e9;
-    return *used > 0 && *count >= 1 && isfinite(*rate) && *rate > 0;
+    return *used > 0 && *count >= 1 && *rate >= MIN_RATE && *rate <= MAX_RATE;
 }
 
 fsdp_status links_parse(const char *text, links *out)
