@@ -2,7 +2,7 @@
 # shape is theirs to give.
 source "$FSDP_SOURCE/tests/training/jobs.bash"
 shape=(--model_type llama_v2 --vocab_size 256 --hidden_width 16 --num_layers 2 --num_heads 2 --intermediate_size 32)
-common=(--device cpu --threads 1 --max_context_width 16 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0)
+common=("${device[@]}" --threads 1 --max_context_width 16 --dataset text.txt --lr 1e-2 --lr_decay_style constant --warmup 0)
 tiny=("${common[@]}")
 
 same()
