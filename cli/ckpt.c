@@ -227,6 +227,36 @@ static int unknown_action(const char *name)
                            near ? near : ": show, verify, diff, export, import, reshard or prune", near ? "`?" : "");
 }
 
+/* Whose a flag is; those of all actions are not listed. */
+static const struct {
+    const char *flag, *actions[4];
+} owners[] = {{"tolerance", {"diff"}},
+              {"dtype", {"export"}},
+              {"format", {"export"}},
+              {"average", {"export"}},
+              {"adapter", {"export"}},
+              {"base", {"export"}},
+              {"tokenizer", {"export"}},
+              {"max_file_size", {"export"}},
+              {"kind", {"import", "reshard"}},
+              {"world_size", {"import", "reshard", "export"}},
+              {"keep_checkpoints", {"prune"}},
+              {"keep_every", {"prune"}},
+              {"dry_run", {"prune"}}};
+
+/* A flag of another action would do nothing, and nobody would see that. NULL: there is none. */
+static const char *find_idle_flag(const ckpt_options *o, const char *name)
+{
+    for (size_t i = 0; i < sizeof owners / sizeof *owners; i++) {
+        bool has = false;
+        for (int k = 0; k < 4 && owners[i].actions[k]; k++)
+            has |= strcmp(owners[i].actions[k], name) == 0;
+        if (!has && fsdp_flags_given(ckpt_table, &o->state, owners[i].flag))
+            return owners[i].flag;
+    }
+    return NULL;
+}
+
 static int run_action(const ckpt_options *options, const char **words, int n_words)
 {
     if (n_words == 0)
@@ -236,6 +266,10 @@ static int run_action(const ckpt_options *options, const char **words, int n_wor
         return unknown_action(words[0]);
     if (n_words - 1 != a->n_paths)
         return command_misused("ckpt", "usage: fsdp ckpt %s %s [FLAGS...]", a->name, a->paths);
+    const char *idle = find_idle_flag(options, a->name);
+    if (idle)
+        return command_misused("ckpt", "%s has no --%s; `fsdp ckpt --help` says which action it belongs to", a->name,
+                               idle);
     char *text = NULL;
     int code = 0;
     fsdp_status status = a->act(options, words + 1, &text, &code);
