@@ -230,18 +230,12 @@ static int unknown_action(const char *name)
 /* Whose a flag is; those of all actions are not listed. */
 static const struct {
     const char *flag, *actions[4];
-} owners[] = {{"tolerance", {"diff"}},
-              {"dtype", {"export"}},
-              {"format", {"export"}},
-              {"average", {"export"}},
-              {"adapter", {"export"}},
-              {"base", {"export"}},
-              {"tokenizer", {"export"}},
-              {"max_file_size", {"export"}},
-              {"kind", {"import", "reshard"}},
-              {"world_size", {"import", "reshard", "export"}},
-              {"keep_checkpoints", {"prune"}},
-              {"keep_every", {"prune"}},
+} owners[] = {{"tolerance", {"diff"}},         {"dtype", {"export"}},
+              {"format", {"export"}},          {"average", {"export"}},
+              {"adapter", {"export"}},         {"base", {"export"}},
+              {"tokenizer", {"export"}},       {"max_file_size", {"export"}},
+              {"kind", {"import", "reshard"}}, {"world_size", {"import", "reshard", "export"}},
+              {"keep_checkpoints", {"prune"}}, {"keep_every", {"prune"}},
               {"dry_run", {"prune"}}};
 
 /* A flag of another action would do nothing, and nobody would see that. NULL: there is none. */

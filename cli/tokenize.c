@@ -105,8 +105,8 @@ static int run_record(tokenize_job *job, const char *name, int64_t number, const
     bool read =
         job->options->decode ? json_line_numbers(line, field, &job->numbers) : json_line_text(line, field, &job->text);
     if (!read) {
-        int code = command_misused("tokenize", "%s:%lld: not a JSON object with a %s called %s", name, (long long)number,
-                                   job->options->decode ? "list of ids" : "text", field);
+        int code = command_misused("tokenize", "%s:%lld: not a JSON object with a %s called %s", name,
+                                   (long long)number, job->options->decode ? "list of ids" : "text", field);
         return job->options->strict ? code : 0;
     }
     fsdp_status status = job->options->decode ? decode(job, job->numbers.values, job->numbers.n)

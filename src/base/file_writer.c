@@ -19,8 +19,8 @@ struct file_writer {
     char *path;      /* where links lead */
     char *temporary; /* its name until it has its own */
     int fd;
-    bool nameless; /* a process that is killed leaves nothing */
-    bool in_place; /* a device or a pipe: bytes go there as they come */
+    bool nameless;     /* a process that is killed leaves nothing */
+    bool in_place;     /* a device or a pipe: bytes go there as they come */
     uint64_t position; /* where the next sequential write begins, buffered bytes not counted */
     size_t buffered;
     uint8_t buffer[BUFFER_BYTES]; /* many callers write a few bytes at a time */
@@ -42,7 +42,7 @@ static int open_nameless(const char *path)
     char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
     int fd = -1;
     if (folder && access("/proc/self/fd", X_OK) == 0)
-        fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+        fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
     free(folder);
     return fd;
 }
@@ -168,7 +168,25 @@ fsdp_status file_sync_parent(const char *path)
     return status;
 }
 
-/* A name that a file without one left is nobody's: it had this process's number. */
+/* The bytes once more, in a file that has a name. */
+static fsdp_status copy_to_name(file_writer *w)
+{
+    int nameless = w->fd;
+    ssize_t n = 0;
+    w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->nameless = w->fd < 0;
+    fsdp_status status = w->fd < 0 ? error_set_errno(file_error_kind(errno), "%s: cannot create", w->path) : FSDP_OK;
+    for (uint64_t at = 0; status == FSDP_OK && (n = pread(nameless, w->buffer, BUFFER_BYTES, (off_t)at)) > 0;
+         at += (uint64_t)n)
+        status = write_fully(w, at, w->buffer, (size_t)n);
+    if (status == FSDP_OK && (n < 0 || fsync(w->fd) != 0))
+        status = error_set_errno(FSDP_ERR_IO, "%s: cannot write", w->path);
+    close(nameless);
+    return status;
+}
+
+/* What has the name that is given first is nobody's: it has this process's number. Some systems have files without a
+ * name and cannot give them one. */
 static fsdp_status give_name(file_writer *w)
 {
     char self[64];
@@ -176,8 +194,10 @@ static fsdp_status give_name(file_writer *w)
     int failed = linkat(AT_FDCWD, self, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW);
     if (failed && errno == EEXIST && unlink(w->temporary) == 0)
         failed = linkat(AT_FDCWD, self, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW);
-    w->nameless = failed != 0;
-    return failed ? error_set_errno(FSDP_ERR_IO, "%s: cannot give the file its name", w->path) : FSDP_OK;
+    if (failed)
+        return copy_to_name(w);
+    w->nameless = false;
+    return FSDP_OK;
 }
 
 /* Everything up to the rename, after which there is no temporary file any more. */

@@ -108,7 +108,8 @@ static fsdp_status check_groups(const fsdp_settings *s, const planning *p, int n
     if (s->sharding_strategy < 0 || !strategy_of(c->strategy)->grouped || n_ranks % size == 0)
         return FSDP_OK;
     return error_set(FSDP_ERR_INPUT,
-                     "shard_group_size %d does not divide the %d ranks of the job: choose one that does", size, n_ranks);
+                     "shard_group_size %d does not divide the %d ranks of the job: choose one that does", size,
+                     n_ranks);
 }
 
 static fsdp_status prepare(const fsdp_settings *s, planning *p)

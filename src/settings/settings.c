@@ -186,9 +186,10 @@ fsdp_status settings_shard_weights(const fsdp_settings *s, int *out)
         char *end;
         long weight = strtol(s->shard_weights.items[i], &end, 10);
         if (*end || end == s->shard_weights.items[i] || weight < 1 || weight > 1000000)
-            return error_set(FSDP_ERR_INPUT,
-                             "--shard_weights: '%s' is not a weight; expected whole numbers from 1 to 1000000, such as 2,1,1",
-                             s->shard_weights.items[i]);
+            return error_set(
+                FSDP_ERR_INPUT,
+                "--shard_weights: '%s' is not a weight; expected whole numbers from 1 to 1000000, such as 2,1,1",
+                s->shard_weights.items[i]);
         if (out)
             out[i] = (int)weight;
     }

@@ -186,7 +186,8 @@ static fsdp_status load_with(tensor_loader load, fsdp_state *s, const char *path
     config.optional = CKPT_ROLE_BIT(CKPT_AVERAGE);    /* or not yet */
     fsdp_status status = model_state_before_load(s->tensors);
     status = ckpt_agree(s->world, "state", status, fsdp_last_error());
-    if (status == FSDP_OK && s->model->base_known && keeps_fewer_bits(s->model)) /* before a checkpoint's values take its place */
+    /* Before a checkpoint's values take its place. */
+    if (status == FSDP_OK && s->model->base_known && keeps_fewer_bits(s->model))
         status = weights_kept_digest(s->world, model_state_describe(s->tensors), &kept);
     if (status == FSDP_OK)
         status = path ? load(path, &config, model_state_describe(s->tensors), s->world, &result)

@@ -416,7 +416,8 @@ fsdp_status fsdp_checkpoint_export(const fsdp_checkpoint_export_config *given, c
     if (!config->source || !config->destination || !*config->destination)
         return error_set(FSDP_ERR_INPUT, "an export needs a source and a destination");
     if (config->max_file_bytes < 1 || config->world_size < 0 || config->world_size > 99999)
-        return error_set(FSDP_ERR_INPUT, "an export needs a max_file_size of at least 1 and a world_size of 0 to 99999");
+        return error_set(FSDP_ERR_INPUT,
+                         "an export needs a max_file_size of at least 1 and a world_size of 0 to 99999");
     fsdp_status status = converter_open(&c, config->source, config);
     if (status == FSDP_OK)
         status = export_as(&c, config, &kind);
