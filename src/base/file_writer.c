@@ -1,5 +1,5 @@
 /* Files that appear complete or not at all: written without a name where the file system can, else beside their own;
- * synced, renamed onto it, directory synced. A path that leads to a device or a pipe is written to as it is. */
+ * synced, renamed onto it, directory synced. A pipe, or a device of the system's, is written to as it is. */
 #include "base/file_writer.h"
 
 #include <errno.h>
@@ -16,11 +16,11 @@
 enum { BUFFER_BYTES = 256 << 10 };
 
 struct file_writer {
-    char *path;      /* where links lead */
+    char *path;
     char *temporary; /* its name until it has its own */
     int fd;
     bool nameless;     /* a process that is killed leaves nothing */
-    bool in_place;     /* a device or a pipe: bytes go there as they come */
+    bool in_place;     /* a pipe or a device: bytes go there as they come */
     uint64_t position; /* where the next sequential write begins, buffered bytes not counted */
     size_t buffered;
     uint8_t buffer[BUFFER_BYTES]; /* many callers write a few bytes at a time */
@@ -62,14 +62,35 @@ static fsdp_status open_in_place(file_writer *w)
     return FSDP_OK;
 }
 
+/* Whether the path's folder is one in which only the system makes names (/dev/shm is anyone's). */
+static bool is_systems(const char *path)
+{
+    static const char *const folders[] = {"/dev", "/dev/fd", "/dev/pts", "/proc/self/fd"};
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (strlen(folders[i]) == n && strncmp(folders[i], path, n) == 0)
+            return true;
+    return false;
+}
+
+/* What is at a path decides how it is written. A folder may be a stranger's: a link in it is replaced, not followed,
+ * and a device counts only where the system has its own, as in /dev/stdout, which is a link. */
 static fsdp_status open_for_writing(file_writer *w)
 {
     struct stat info;
-    bool there = stat(w->path, &info) == 0;
-    if (there && S_ISDIR(info.st_mode))
-        return error_set(FSDP_ERR_INPUT, "%s: is a folder, not a file", w->path);
-    if (there && !S_ISREG(info.st_mode))
+    bool there = lstat(w->path, &info) == 0;
+    bool systems = is_systems(w->path);
+    if (there && S_ISLNK(info.st_mode)) {
+        if (systems && stat(w->path, &info) == 0 && !S_ISBLK(info.st_mode) && !S_ISDIR(info.st_mode))
+            return open_in_place(w);
+        there = false;
+    }
+    if (there && (S_ISFIFO(info.st_mode) || (S_ISCHR(info.st_mode) && systems)))
         return open_in_place(w);
+    if (there && !S_ISREG(info.st_mode))
+        return error_set(FSDP_ERR_INPUT, "%s: is a %s, not a file", w->path,
+                         S_ISDIR(info.st_mode) ? "folder" : "device");
     w->fd = open_nameless(w->path);
     w->nameless = w->fd >= 0;
     if (!w->nameless)
@@ -80,13 +101,10 @@ static fsdp_status open_for_writing(file_writer *w)
 fsdp_status file_writer_create(const char *path, file_writer **out)
 {
     file_writer *w = calloc(1, sizeof *w);
-    struct stat info;
     if (!w)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for a writer", path);
     w->fd = -1;
-    w->path = lstat(path, &info) == 0 && S_ISLNK(info.st_mode) ? realpath(path, NULL) : NULL;
-    if (!w->path) /* no link, or one that leads nowhere and gives way */
-        w->path = strdup(path);
+    w->path = strdup(path);
     if (!w->path || asprintf(&w->temporary, "%s.tmp.%ld", w->path, (long)getpid()) < 0) {
         w->temporary = NULL;
         writer_free(w);
