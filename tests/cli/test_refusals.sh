@@ -199,7 +199,7 @@ WORLD_SIZE=0 RANK=0|WORLD_SIZE is '0'|train --preset tiny --dataset inputs/text.
 -|--emulate belongs to `fsdp bench step`|bench kernel tiny --emulate 4@450GBs
 -|--steps belongs to `fsdp bench step`|bench comm --steps 3
 -|--sizes belongs to `fsdp bench comm`|bench step --sizes 1MB
--|comm takes at most 16 sizes|bench comm --sizes 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
+-|comm takes at most 16 sizes|bench comm --sizes 4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
 -|no workload is named "nope"; there are|bench step nope
 -|nothing is named|fetch
 -|unknown flag --strategy; did you mean --sharding_strategy?|explain --strategy full
