@@ -21,9 +21,11 @@ static const fsdp_choice kinds[] = {{"sharded", 0, NULL}, {"full", 1, NULL}, {NU
 
 #define FIELD(name) offsetof(ckpt_options, name)
 
+/* `only`: the command, for which all are listed, and the actions. */
 static const fsdp_flag ckpt_table[] = {
     {.name = "json", .type = FSDP_FLAG_SWITCH, .offset = FIELD(json), .help = "print one JSON object"},
     {.name = "tolerance",
+     .only = "ckpt diff",
      .type = FSDP_FLAG_FLOAT,
      .offset = FIELD(tolerance),
      .default_value = "0",
@@ -31,12 +33,14 @@ static const fsdp_flag ckpt_table[] = {
      .unit = "X",
      .help = "diff: ignore differences up to X; 0: compare bit by bit"},
     {.name = "dtype",
+     .only = "ckpt export",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(dtype),
      .default_value = "fp32",
      .choices = dtypes,
      .help = "export: element type of the weights"},
     {.name = "format",
+     .only = "ckpt export",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(format),
      .default_value = "hf",
@@ -44,25 +48,30 @@ static const fsdp_flag ckpt_table[] = {
      .help = "export: hf: a Hugging Face folder; pt: a PyTorch file; dcp: a PyTorch DCP folder with optimizer state; "
              "peft: the adapter of a LoRA run"},
     {.name = "average",
+     .only = "ckpt export",
      .type = FSDP_FLAG_SWITCH,
      .offset = FIELD(average),
      .help = "export: the averaged weights of a run with --ema"},
     {.name = "adapter",
+     .only = "ckpt export",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(adapter),
      .unit = "DIR,...",
      .help = "export: merge these adapters (peft's format) into the weights"},
     {.name = "base",
+     .only = "ckpt export",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(base),
      .unit = "PATH",
      .help = "export of a LoRA checkpoint: the base model (default: where training had it)"},
     {.name = "tokenizer",
+     .only = "ckpt export",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(tokenizer),
      .unit = "DIR",
      .help = "export: take tokenizer files from this folder, not from the checkpoint"},
     {.name = "max_file_size",
+     .only = "ckpt export",
      .type = FSDP_FLAG_BYTES,
      .offset = FIELD(max_file_size),
      .default_value = "5GB",
@@ -71,12 +80,14 @@ static const fsdp_flag ckpt_table[] = {
      .unit = "SIZE",
      .help = "export: split larger models into files of this size, with an index"},
     {.name = "kind",
+     .only = "ckpt import reshard",
      .type = FSDP_FLAG_TEXT,
      .offset = FIELD(kind),
      .default_value = "sharded",
      .choices = kinds,
      .help = "import, reshard: kind of checkpoint to write"},
     {.name = "world_size",
+     .only = "ckpt import reshard export",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(world_size),
      .default_value = "1",
@@ -85,6 +96,7 @@ static const fsdp_flag ckpt_table[] = {
      .unit = "N",
      .help = "import, reshard, export --format dcp: number of files to write, one per rank"},
     {.name = "keep_checkpoints",
+     .only = "ckpt prune",
      .aliases = "keep",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(keep),
@@ -94,6 +106,7 @@ static const fsdp_flag ckpt_table[] = {
      .unit = "K",
      .help = "prune: keep the K newest complete checkpoints"},
     {.name = "keep_every",
+     .only = "ckpt prune",
      .type = FSDP_FLAG_INT,
      .offset = FIELD(keep_every),
      .default_value = "0",
@@ -102,6 +115,7 @@ static const fsdp_flag ckpt_table[] = {
      .unit = "M",
      .help = "prune: also keep checkpoints whose step is a multiple of M"},
     {.name = "dry_run",
+     .only = "ckpt prune",
      .type = FSDP_FLAG_SWITCH,
      .offset = FIELD(dry_run),
      .help = "prune: only list what would be removed"},
@@ -227,27 +241,12 @@ static int unknown_action(const char *name)
                            near ? near : ": show, verify, diff, export, import, reshard or prune", near ? "`?" : "");
 }
 
-/* Whose a flag is; those of all actions are not listed. */
-static const struct {
-    const char *flag, *actions[4];
-} owners[] = {{"tolerance", {"diff"}},         {"dtype", {"export"}},
-              {"format", {"export"}},          {"average", {"export"}},
-              {"adapter", {"export"}},         {"base", {"export"}},
-              {"tokenizer", {"export"}},       {"max_file_size", {"export"}},
-              {"kind", {"import", "reshard"}}, {"world_size", {"import", "reshard", "export"}},
-              {"keep_checkpoints", {"prune"}}, {"keep_every", {"prune"}},
-              {"dry_run", {"prune"}}};
-
 /* A flag of another action would do nothing, and nobody would see that. NULL: there is none. */
-static const char *find_idle_flag(const ckpt_options *o, const char *name)
+static const fsdp_flag *find_stray(const ckpt_options *o, const char *name)
 {
-    for (size_t i = 0; i < sizeof owners / sizeof *owners; i++) {
-        bool has = false;
-        for (int k = 0; k < 4 && owners[i].actions[k]; k++)
-            has |= strcmp(owners[i].actions[k], name) == 0;
-        if (!has && fsdp_flags_given(ckpt_table, &o->state, owners[i].flag))
-            return owners[i].flag;
-    }
+    for (const fsdp_flag *flag = ckpt_table; flag->name; flag++)
+        if (!fsdp_flags_belongs(flag, name) && fsdp_flags_given(ckpt_table, &o->state, flag->name))
+            return flag;
     return NULL;
 }
 
@@ -260,10 +259,9 @@ static int run_action(const ckpt_options *options, const char **words, int n_wor
         return unknown_action(words[0]);
     if (n_words - 1 != a->n_paths)
         return command_misused("ckpt", "usage: fsdp ckpt %s %s [FLAGS...]", a->name, a->paths);
-    const char *idle = find_idle_flag(options, a->name);
-    if (idle)
-        return command_misused("ckpt", "%s has no --%s; `fsdp ckpt --help` says which action it belongs to", a->name,
-                               idle);
+    const fsdp_flag *stray = find_stray(options, a->name);
+    if (stray) /* `only` begins with "ckpt" */
+        return command_misused("ckpt", "--%s belongs to `fsdp %s`, not to %s", stray->name, stray->only, a->name);
     char *text = NULL;
     int code = 0;
     fsdp_status status = a->act(options, words + 1, &text, &code);

@@ -28,7 +28,7 @@ rm damaged/checkpoints/step-00000004/rank-00001.safetensors
 "$fsdp" ckpt export damaged older >export.log 2>&1 || fail "$(cat export.log)"
 grep -q 'step-00000004 is damaged and was passed over' export.log || fail "an older checkpoint, and no word of it: $(cat export.log)"
 
-refused 2 "reshard has no --dtype" ckpt reshard run other --dtype bf16
-refused 2 "prune has no --tolerance" ckpt prune run --tolerance 1
+refused 2 "--dtype belongs to \`fsdp ckpt export\`" ckpt reshard run other --dtype bf16
+refused 2 "--tolerance belongs to \`fsdp ckpt diff\`" ckpt prune run --tolerance 1
 refused 2 "is the folder of a run" ckpt reshard run run --world_size 3
 [[ ! -e run/step-00000004 ]] || fail "a checkpoint that hides the run's own"
