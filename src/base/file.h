@@ -43,6 +43,7 @@ fsdp_status file_writer_finish(file_writer *w, fsdp_status so_far);
 /* One call for small files. */
 fsdp_status file_write_atomic(const char *path, const void *data, size_t bytes);
 
+char *file_parent(const char *path);                 /* the folder that holds it, malloc'd; NULL: out of memory */
 fsdp_status file_make_directories(const char *path); /* like mkdir -p */
 fsdp_status file_sync_directory(const char *path);
 fsdp_status file_sync_parent(const char *path); /* the directory that holds it */

@@ -35,11 +35,18 @@ static void writer_free(file_writer *w)
     free(w);
 }
 
+char *file_parent(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
 /* Where there is no /proc, a file without a name could not be given one. */
 static int open_nameless(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    char *folder = file_parent(path);
     int fd = -1;
     if (folder && access("/proc/self/fd", X_OK) == 0)
         fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
@@ -175,10 +182,7 @@ fsdp_status file_writer_write_at(file_writer *w, uint64_t offset, const void *da
 
 fsdp_status file_sync_parent(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return file_sync_directory(".");
-    char *parent = strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    char *parent = file_parent(path);
     if (!parent)
         return error_set(FSDP_ERR_MEMORY, "%s: out of memory for a path", path);
     fsdp_status status = file_sync_directory(parent);

@@ -116,11 +116,8 @@ static fsdp_status write_archive(const ckpt_source *source, fsdp_dtype dtype, pu
 
 static fsdp_status make_parent(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *parent = slash > path ? strndup(path, (size_t)(slash - path)) : NULL;
-    if (slash > path && !parent)
-        return error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
-    fsdp_status status = parent ? file_make_directories(parent) : FSDP_OK;
+    char *parent = file_parent(path);
+    fsdp_status status = parent ? file_make_directories(parent) : error_set(FSDP_ERR_MEMORY, "%s: out of memory", path);
     free(parent);
     return status;
 }
