@@ -89,3 +89,8 @@ fsdp_status command_options(const fsdp_flag *table, void *options, fsdp_flag_sta
     FSDP_TRY(fsdp_flags_init(table, options, state));
     return fsdp_flags_parse(table, options, state, name, argc, argv, rest, n_rest);
 }
+
+char *command_behind_mark(char *text)
+{
+    return strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text;
+}

@@ -27,6 +27,9 @@ const command *command_find(const char *name);
 /* Prints "fsdp: unknown command ..." with the nearest name; returns 2. */
 int command_unknown(const char *name);
 
+/* After the byte order mark that some editors put before a text. */
+char *command_behind_mark(char *text);
+
 /* Prints "fsdp NAME: " and the library's last error; returns the exit code that goes with it. */
 int command_failed(const char *name, fsdp_status status);
 /* From now on the library's warnings are printed, each after "fsdp NAME: warning: ". `name` is borrowed. */

@@ -161,8 +161,7 @@ static int read_prompts(const char *path, char *text, prompt_list *list)
     json_text field = {NULL, 0, 0};
     int code = 0;
     long long number = 0;
-    if (strncmp(text, "\xEF\xBB\xBF", 3) == 0) /* some editors mark a text so */
-        text += 3;
+    text = command_behind_mark(text);
     for (char *line; code == 0 && (line = strsep(&text, "\n"));) {
         number++;
         if (line[strspn(line, " \t\r")] == '\0')

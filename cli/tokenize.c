@@ -114,19 +114,13 @@ static int run_record(tokenize_job *job, const char *name, int64_t number, const
     return status == FSDP_OK ? 0 : command_failed("tokenize", status);
 }
 
-/* After the byte order mark that some editors put before a text. */
-static char *behind_mark(char *text)
-{
-    return strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text;
-}
-
 static int run_records(tokenize_job *job, const char *name, FILE *in)
 {
     char *line = NULL;
     size_t capacity = 0;
     int code = 0;
     for (int64_t number = 1; code == 0 && getline(&line, &capacity, in) >= 0; number++) {
-        const char *record = number == 1 ? behind_mark(line) : line;
+        const char *record = number == 1 ? command_behind_mark(line) : line;
         if (record[strspn(record, " \t\r\n")])
             code = run_record(job, name, number, record);
     }
@@ -173,7 +167,7 @@ static int run_stream(tokenize_job *job, const char *name, FILE *in)
         if (job->options->decode)
             code = run_ids(job, name, text);
         else
-            status = encode(job, behind_mark(text), bytes - (size_t)(behind_mark(text) - text));
+            status = encode(job, command_behind_mark(text), bytes - (size_t)(command_behind_mark(text) - text));
         if (status != FSDP_OK)
             code = command_failed("tokenize", status);
         free(text);

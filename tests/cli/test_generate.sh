@@ -70,6 +70,7 @@ done < <(printf '%s\n' 'one two three four' 'six seven' 'nine' 'ten\none' 'two t
 "${many[@]}" --batch_size 1 | cmp - many-4 || fail "one at a time they differ"
 "$fsdp" run --standalone --nproc-per-node 2 "${many[@]}" | sed 's/^\[rank 0\] //' | grep '^{' | cmp - many-4 || fail "over two ranks they differ"
 "${many[@]}" --prompts - <prompts.jsonl | cmp - many-4 || fail "from standard input they differ"
+{ printf '\xef\xbb\xbf' && cat prompts.jsonl; } | "${many[@]}" --prompts - | cmp - many-4 || fail "behind a byte order mark they differ"
 draws=(--temperature 2 --top_k 20 --seed 3)
 "${many[@]}" "${draws[@]}" --batch_size 5 >drawn
 [[ $(sed -n 's/.*"text": "\(.*\)", "tokens.*/\1/p' drawn | sed -n 2p) == "$("${generate[@]}" --model exported --prompt "six seven" --max_new_tokens 12 "${draws[@]}" | sed ':a;N;$!ba;s/\n/\\n/g')" ]] ||
