@@ -104,12 +104,11 @@ static fsdp_status find_ranks(const fsdp_settings *s, planning *p, int *n_ranks)
 static fsdp_status check_groups(const fsdp_settings *s, const planning *p, int n_ranks)
 {
     const fsdp_config *c = &p->sharding.config;
-    int size = c->shard_group_size > 0 ? c->shard_group_size : p->table.world.ranks_per_node;
-    if (s->sharding_strategy < 0 || !strategy_of(c->strategy)->grouped || n_ranks % size == 0)
+    int n_shards;
+    if (s->sharding_strategy < 0)
         return FSDP_OK;
-    return error_set(FSDP_ERR_INPUT,
-                     "shard_group_size %d does not divide the %d ranks of the job: choose one that does", size,
-                     n_ranks);
+    return strategy_count_shards(c->strategy, "", c->shard_group_size, n_ranks, p->table.world.ranks_per_node,
+                                 &n_shards);
 }
 
 static fsdp_status prepare(const fsdp_settings *s, planning *p)

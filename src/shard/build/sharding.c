@@ -7,19 +7,13 @@
 fsdp_status sharding_find(const fsdp_model *m, const char *whose, fsdp_strategy strategy, int group_size,
                           unit_sharding *out)
 {
-    const strategy_traits *traits = strategy_of(strategy);
-    int size = m->n_ranks;
-    if (traits->grouped)
-        size = group_size ? group_size : m->ranks_per_node;
-    if (size < 1 || m->n_ranks % size != 0)
-        return error_set(FSDP_ERR_INPUT,
-                         "%sshard_group_size %d does not divide the %d ranks of the job: choose one that does", whose,
-                         size, m->n_ranks);
+    int size;
+    FSDP_TRY(strategy_count_shards(strategy, whose, group_size, m->n_ranks, m->ranks_per_node, &size));
     *out = (unit_sharding){.n_shards = size,
                            .shard_rank = m->rank % size,
                            .n_replicas = m->n_ranks / size,
                            .replica_rank = m->rank / size,
-                           .whole = !traits->shards_optimizer && size > 1};
+                           .whole = !strategy_of(strategy)->shards_optimizer && size > 1};
     return FSDP_OK;
 }
 

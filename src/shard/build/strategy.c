@@ -21,6 +21,18 @@ const strategy_traits *strategy_of(fsdp_strategy s)
     return &table[s];
 }
 
+fsdp_status strategy_count_shards(fsdp_strategy s, const char *whose, int group_size, int n_ranks, int ranks_per_node,
+                                  int *out)
+{
+    int size = !strategy_of(s)->grouped ? n_ranks : group_size ? group_size : ranks_per_node;
+    if (size < 1 || n_ranks % size != 0)
+        return error_set(FSDP_ERR_INPUT,
+                         "%sshard_group_size %d does not divide the %d ranks of the job: choose one that does", whose,
+                         size, n_ranks);
+    *out = size;
+    return FSDP_OK;
+}
+
 const char *fsdp_strategy_name(fsdp_strategy s)
 {
     return table[s].name;

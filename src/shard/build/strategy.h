@@ -15,6 +15,10 @@ typedef struct strategy_traits {
 
 const strategy_traits *strategy_of(fsdp_strategy s);
 
+/* Into how many shards a strategy cuts units: a group's ranks (0: those of a node) or all. `whose` begins the error. */
+fsdp_status strategy_count_shards(fsdp_strategy s, const char *whose, int group_size, int n_ranks, int ranks_per_node,
+                                  int *out);
+
 /* "GLOB=STRATEGY" of fsdp_config.unit_strategies: the pattern, and what matching units do. */
 typedef struct strategy_rule {
     char glob[256];
