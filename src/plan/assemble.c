@@ -484,3 +484,11 @@ fsdp_lr_config assemble_lr(const fsdp_settings *s, int64_t n_steps, int64_t step
     c.hold = s->plateau;
     return c;
 }
+
+bool assemble_drops_offload(fsdp_config *config, const device *dev)
+{
+    if (!config->cpu_offload || dev->own_memory)
+        return false;
+    config->cpu_offload = false; /* names of units stay: they are checked here, too */
+    return true;
+}

@@ -29,6 +29,11 @@ fsdp_status assemble_model(const fsdp_settings *s, int64_t vocabulary, const fsd
 
 void assemble_world(const fsdp_settings *s, fsdp_world_config *out);
 
+/* Everything is in host memory already where a device has none of its own. True: --cpu_offload was asked for and is off
+ * now, which is for the caller to say. */
+#define ASSEMBLE_IDLE_OFFLOAD "--cpu_offload has no effect on the CPU: everything is in host memory already"
+bool assemble_drops_offload(fsdp_config *config, const device *dev);
+
 /* `weights` receives the values of shard_weights and has room for one per rank. Texts are borrowed from s. */
 typedef struct assembled_sharding {
     fsdp_config config;

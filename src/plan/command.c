@@ -125,11 +125,8 @@ static fsdp_status prepare(const fsdp_settings *s, planning *p)
         FSDP_TRY(find_ranks(s, p, &n_ranks));
     FSDP_TRY(describe_job(s, n_ranks, p));
     FSDP_TRY(check_groups(s, p, n_ranks));
-    fsdp_config *c = &p->sharding.config;
-    if (c->cpu_offload && !t->world.dev->own_memory) { /* as training has it */
-        log_write(FSDP_LOG_WARNING, "--cpu_offload has no effect on the CPU: everything is in host memory already");
-        c->cpu_offload = false;
-    }
+    if (assemble_drops_offload(&p->sharding.config, t->world.dev))
+        log_write(FSDP_LOG_WARNING, "%s", ASSEMBLE_IDLE_OFFLOAD);
     plan_search search = search_of(s, p);
     p->limit = search.limit;
     /* A search tells its choice by what was given, which stays as it is. */

@@ -91,13 +91,10 @@ static void settle_activations(train_run *run)
     c->offload_activations = false;
 }
 
-/* True: what was asked for has no effect here, and the user is to be told. */
 static bool settle_offload(train_run *run)
 {
-    fsdp_config *c = &run->sharding.config;
-    if (!c->cpu_offload || run_plan_world(run).dev->own_memory)
+    if (!assemble_drops_offload(&run->sharding.config, run_plan_world(run).dev))
         return false;
-    c->cpu_offload = false;                                  /* names of units stay: they are checked here, too */
     run->used.cpu_offload_units = (fsdp_text_list){NULL, 0}; /* settings.json, read again, must not contradict itself */
     return true;
 }
@@ -175,7 +172,7 @@ static fsdp_status choose_model(train_run *run)
     else
         FSDP_TRY(fit);
     if (offloads_in_vain)
-        run_say(run, FSDP_LINE_INFO, "--cpu_offload has no effect on the CPU: everything is in host memory already");
+        run_say(run, FSDP_LINE_INFO, ASSEMBLE_IDLE_OFFLOAD);
     else if (!run->sharding.config.cpu_offload)
         say_idle_offload(run);
     fsdp_config chosen = run->sharding.config;
