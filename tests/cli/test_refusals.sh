@@ -165,6 +165,7 @@ RANK=0|WORLD_SIZE|train --preset tiny --dataset inputs/text.txt
 RANK=zero WORLD_SIZE=2|RANK is 'zero'|train --preset tiny --dataset inputs/text.txt
 WORLD_SIZE=0 RANK=0|WORLD_SIZE is '0'|train --preset tiny --dataset inputs/text.txt
 -|unknown flag --presett; did you mean --preset?|plan --presett tiny
+-|--world_size=10000000: must be at most 65536|plan --preset tiny --device h200 --world_size 10000000
 -|--fit=big|plan --preset tiny --fit big
 -|--fit=80 is a number of bytes, and no model is that small: write --fit 80GB|plan --preset tiny --fit 80
 -|no model to plan for: give --preset NAME|plan

@@ -1,6 +1,7 @@
 /* The safetensors reader: what it gives for good files, and that nothing bad gets past it. */
 #include "format/scratch.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -394,6 +395,25 @@ static void slices_are_converted_from_every_float_type_to_every_other(void **sta
     }
 }
 
+static void a_finite_f64_does_not_become_infinite(void **state)
+{
+    (void)state;
+    const double source[] = {0.1, INFINITY, -3.4028234663852886e38, 1e300};
+    static const fsdp_dtype narrow[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    float sink[4];
+    uint8_t *data;
+    safetensors *file = open_values("F64", 8, source, 4, &data);
+    const safetensors_tensor *tensor = safetensors_find(file, "w");
+    assert_ok(safetensors_read(tensor, 0, 3, FSDP_F32, sink));
+    assert_true(isinf(sink[1]) && sink[2] == -FLT_MAX);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(safetensors_read(tensor, 1, 3, narrow[i], sink), FSDP_ERR_INPUT);
+        assert_non_null(strstr(fsdp_last_error(), "tensor w: element 3 is 1e+300"));
+    }
+    safetensors_close(file);
+    free(data);
+}
+
 static void whole_numbers_are_read_from_i64_i32_and_u8(void **state)
 {
     (void)state;
@@ -463,6 +483,7 @@ int main(void)
         cmocka_unit_test(fp32_is_rounded_to_the_nearest_even_f16),
         cmocka_unit_test(fp32_is_rounded_to_the_nearest_even_bf16),
         cmocka_unit_test(slices_are_converted_from_every_float_type_to_every_other),
+        cmocka_unit_test(a_finite_f64_does_not_become_infinite),
         cmocka_unit_test(whole_numbers_are_read_from_i64_i32_and_u8),
         cmocka_unit_test(slices_out_of_range_are_refused),
         cmocka_unit_test(shapes_are_cut_to_fit),
