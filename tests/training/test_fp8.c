@@ -60,20 +60,10 @@ static void checkpointing_and_offload_keep_every_bit(void **state)
 static void layers_are_left_out_by_name(void **state)
 {
     (void)state;
-    static const char *const all[] = {"*"}, *const one[] = {"*layers.0.*"}, *const none[] = {"no.such.*"};
+    static const char *const all[] = {"*"}, *const none[] = {"no.such.*"};
     training t = fp8_training(1);
-    training_result whole = run(&t);
-    t.config.fp8 = FSDP_FP8_OFF;
-    t.sixteens = true;
-    training_result plain = run(&t);
-    t.config.fp8 = FSDP_FP8_HYBRID;
-    t.config.fp8_skip = one;
+    expect_layers_left_out(t);
     t.config.n_fp8_skip = 1;
-    training_result part = run(&t);
-    assert_true(whole.hash != plain.hash && part.hash != plain.hash && part.hash != whole.hash);
-    for (int i = 0; i < TRAINING_STEPS; i++)
-        assert_true(fabs(whole.loss[i] - plain.loss[i]) < 0.02 * plain.loss[i]);
-    assert_true(whole.loss[TRAINING_STEPS - 1] < whole.loss[0]);
     training_result refused;
     t.config.fp8_skip = none;
     assert_false(training_run(&t, &refused)); /* a pattern that matches nothing is an error */
